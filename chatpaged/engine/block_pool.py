@@ -1,0 +1,182 @@
+"""KV blocks: reference counts, the free list that is also the eviction queue, and the map of published prefixes.
+
+```text
+block 0          never allocated: target of padding ("null block")
+free             no user, nothing worth keeping
+cached           no user, but published: a hit takes it back, an allocation evicts it
+used             one user or more (ref_count); may be published as well
+                       front of the free list                          its end
+    allocate  <──  [ free, free, cached (oldest) ... cached (newest) ]  <──  release of a published block
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass
+
+NULL_BLOCK = 0
+KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPrefix:
+    """What a full block holds: its tokens, and by the chain of keys everything before them.
+
+    Attributes:
+        key: 128-bit chain over the parent's key and the token ids.
+        parent_key: key of the block before, or the root that stands for everything else that changes keys and values.
+        token_ids: the block's own tokens.
+    """
+
+    key: bytes
+    parent_key: bytes
+    token_ids: tuple[int, ...]
+
+
+def root_key(*parts: bytes) -> bytes:
+    """The key before the first block: a digest of what, besides tokens, decides the contents of a block."""
+    digest = hashlib.blake2b(digest_size=KEY_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def chain(parent_key: bytes, token_ids: tuple[int, ...]) -> BlockPrefix:
+    """The prefix that continues `parent_key` with one block of tokens."""
+    key = hashlib.blake2b(parent_key + array("q", token_ids).tobytes(), digest_size=KEY_BYTES).digest()
+    return BlockPrefix(key, parent_key, token_ids)
+
+
+class NoFreeBlockError(RuntimeError):
+    """Allocation from an exhausted pool: the caller has to count first."""
+
+
+class BlockPool:
+    """All blocks of the device, and who may use them again.
+
+    The pool knows nothing of sequences. Block ids run from 0 to `num_blocks - 1`; block 0 is the null block.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"a pool needs the null block and at least one more, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self._ref_counts = [0] * num_blocks
+        self._prefixes: list[BlockPrefix | None] = [None] * num_blocks
+        self._by_key: dict[bytes, int] = {}
+        # Insertion order is eviction order.
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+
+    @property
+    def num_usable(self) -> int:
+        """Blocks that can hold tokens: all but the null block."""
+        return self.num_blocks - 1
+
+    @property
+    def num_free(self) -> int:
+        """Blocks without a user; published ones count, since allocation may evict them."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks without a user whose contents can still be found."""
+        return sum(self._prefixes[block] is not None for block in self._free)
+
+    def ref_count(self, block: int) -> int:
+        """Users of a block."""
+        return self._ref_counts[block]
+
+    def prefix(self, block: int) -> BlockPrefix | None:
+        """What a block was published as, if it was."""
+        return self._prefixes[block]
+
+    def allocate(self, after: int = NULL_BLOCK) -> tuple[int, BlockPrefix | None]:
+        """Takes a block for one user.
+
+        Args:
+            after: the user's last block. The next id is preferred when nothing is lost by it: contiguous runs of blocks
+                are cheaper to read.
+
+        Returns:
+            The block, and the prefix it was published as until now (None if it was not): the caller may save its
+            contents elsewhere before anything is written.
+
+        Raises:
+            NoFreeBlockError: every block has a user.
+        """
+        following = after + 1
+        if after != NULL_BLOCK and following in self._free and self._prefixes[following] is None:
+            block = following
+            del self._free[block]
+        elif self._free:
+            block, _ = self._free.popitem(last=False)
+        else:
+            raise NoFreeBlockError(f"all {self.num_usable} blocks are in use")
+        evicted = self._prefixes[block]
+        if evicted is not None:
+            self._unpublish(block)
+        self._ref_counts[block] = 1
+        return block, evicted
+
+    def acquire(self, block: int) -> None:
+        """Adds a user to a block that is in use or cached."""
+        if self._ref_counts[block] == 0:
+            del self._free[block]
+        self._ref_counts[block] += 1
+
+    def release(self, block: int) -> None:
+        """Takes a user away. Without users a published block goes to the end of the free list, any other to its front."""
+        if self._ref_counts[block] < 1:
+            raise RuntimeError(f"block {block} is released more often than it was taken")
+        self._ref_counts[block] -= 1
+        if self._ref_counts[block] == 0:
+            self._free[block] = None
+            if self._prefixes[block] is None:
+                self._free.move_to_end(block, last=False)
+
+    def lookup(self, prefix: BlockPrefix) -> int | None:
+        """The block published with this prefix. Token ids and parent are compared too, never the key alone."""
+        block = self._by_key.get(prefix.key)
+        return block if block is not None and self._prefixes[block] == prefix else None
+
+    def publish(self, block: int, prefix: BlockPrefix) -> None:
+        """Makes a full, computed block findable. When its key is taken (same contents computed twice) the first one stays."""
+        if prefix.key not in self._by_key:
+            self._by_key[prefix.key] = block
+            self._prefixes[block] = prefix
+
+    def forget_cached(self) -> int:
+        """Empties the prefix map; blocks in use stay in use. Returns how many blocks lost their prefix."""
+        published = list(self._by_key.values())
+        for block in published:
+            self._unpublish(block)
+        return len(published)
+
+    def _unpublish(self, block: int) -> None:
+        prefix = self._prefixes[block]
+        if prefix is not None:
+            del self._by_key[prefix.key]
+            self._prefixes[block] = None
+
+    def check_invariants(self) -> None:
+        """Audits the books: every block is null, free or used, and the prefix map agrees with the blocks.
+
+        Raises:
+            RuntimeError: something does not add up.
+        """
+        problems = [
+            f"block {block} has {count} users but is {'free' if block in self._free else 'not free'}"
+            for block, count in enumerate(self._ref_counts)
+            if block != NULL_BLOCK and (count == 0) != (block in self._free)
+        ]
+        if NULL_BLOCK in self._free or self._ref_counts[NULL_BLOCK] or self._prefixes[NULL_BLOCK] is not None:
+            problems.append("the null block is in use")
+        published = {prefix.key: block for block, prefix in enumerate(self._prefixes) if prefix is not None}
+        if published != self._by_key:
+            problems.append("the prefix map and the blocks disagree")
+        if problems:
+            raise RuntimeError("; ".join(problems))

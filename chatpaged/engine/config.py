@@ -1,0 +1,77 @@
+"""Engine options, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chatpaged.errors import InvalidRequestError
+
+DEFAULT_BLOCK_SIZE = 16
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How an engine is built. None means: decided from the model and the machine when it is loaded.
+
+    Attributes:
+        block_size: tokens a KV block holds; a power of two.
+        kv_blocks: usable KV blocks (the null block comes on top). Excludes `kv_memory`.
+        kv_memory: bytes for the KV pool. Excludes `kv_blocks`.
+        memory_utilization: share of the free memory that the KV pool may take when neither of the two is given, 0 to 1.
+        max_num_seqs: sequences that may run in one step.
+        max_num_batched_tokens: tokens one step may compute; small values keep streams smooth, large ones favour throughput.
+        max_model_len: longest sequence in tokens, prompt and answer; at most the model's context.
+        enable_prefix_caching: share computed blocks between sequences with the same beginning.
+        device: where the model runs: auto, cpu, cuda or mps.
+        dtype: type of weights and KV: auto, float32, float16, bfloat16 or float64.
+        threads: CPU threads for the model; None is one per physical core.
+    """
+
+    block_size: int = DEFAULT_BLOCK_SIZE
+    kv_blocks: int | None = None
+    kv_memory: int | None = None
+    memory_utilization: float | None = None
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1 or self.block_size & (self.block_size - 1):
+            raise InvalidRequestError(f"block size must be a power of two, not {self.block_size}")
+        for name in ("kv_blocks", "kv_memory", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequestError(f"{name} must be at least 1, not {value}")
+        if self.kv_blocks is not None and self.kv_memory is not None:
+            raise InvalidRequestError("kv_blocks and kv_memory both set the size of the KV pool; give one of them")
+        if self.memory_utilization is not None and not 0 < self.memory_utilization <= 1:
+            raise InvalidRequestError(f"memory_utilization must be above 0 and at most 1, not {self.memory_utilization}")
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidRequestError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs}), "
+                "so that every running sequence gets its token in a step"
+            )
+        for name, allowed in (("device", DEVICES), ("dtype", DTYPES)):
+            if getattr(self, name) not in allowed:
+                raise InvalidRequestError(f"unknown {name} {getattr(self, name)!r}; one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The limits the scheduler works with, all decided.
+
+    Attributes:
+        max_num_seqs: sequences that may run in one step.
+        max_num_batched_tokens: tokens one step may compute.
+        max_model_len: longest sequence in tokens, prompt and answer.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int

@@ -1,0 +1,65 @@
+"""What the engine needs of a model: the seam between bookkeeping and tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from chatpaged.engine.scheduler_output import SchedulerOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What came out of one step.
+
+    Attributes:
+        token_ids: for each row of the step the tokens drawn, one for each of the row's samples.
+        operations: seconds for block copies and moves.
+        prepare: seconds for building the input tensors.
+        forward: seconds in the model.
+        sample: seconds for drawing tokens.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    operations: float = 0.0
+    prepare: float = 0.0
+    forward: float = 0.0
+    sample: float = 0.0
+
+
+class ModelExecutor(Protocol):
+    """A model with its KV pool."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV pool, the null block included."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids the model knows: 0 up to this, exclusive."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence in tokens that the model can be given."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of one step that suit the device, where the user has not said."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Stands for everything but tokens that decides what a block holds: weights, dtype, rope."""
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """End tokens that the model's configuration names."""
+
+    def execute(self, output: SchedulerOutput) -> StepResult:
+        """Carries out one step: block operations in order, the forward pass, sampling."""
+
+    def close(self) -> None:
+        """Gives memory back."""

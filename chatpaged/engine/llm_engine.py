@@ -1,0 +1,398 @@
+"""The engine, one synchronous step at a time.
+
+```python
+with LLMEngine.from_pretrained(Path("models/my-model")) as engine:
+    result = engine.generate("Once upon a time", SamplingParams(max_tokens=20))
+    chat = engine.generate([ChatMessage("user", "Hello!")])
+    print(result.text, chat.text)
+```
+
+One thread owns an engine. Many requests run at once: add them, then call `step` until nothing is unfinished.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
+from chatpaged.engine.block_manager import BlockManager
+from chatpaged.engine.block_pool import BlockPool
+from chatpaged.engine.config import EngineConfig, SchedulerConfig
+from chatpaged.engine.executor import ModelExecutor, StepResult
+from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
+from chatpaged.engine.outputs import Completion, Delta, RequestMetrics, RequestOutput, RequestResult
+from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.engine.scheduler import Scheduler
+from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.sequence import Sequence as TokenSequence
+from chatpaged.engine.sequence import SequenceGroup
+from chatpaged.engine.snapshot import EngineSnapshot, StepTiming, take_snapshot
+from chatpaged.engine.tokenizer import Tokenizer
+from chatpaged.errors import InvalidRequestError, ModelError
+
+Prompt = str | Sequence[int] | Sequence[ChatMessage]
+"""Plain text, token ids, or a conversation that the chat template turns into ids."""
+
+_KEPT_STEPS = 128
+_SEED_BITS = 32  # short enough to type again
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When things happened to one request, in seconds of `time.perf_counter`."""
+
+    added: float
+    started: float | None = None
+    first_token: float | None = None
+    first_tokens: dict[int, float] = field(default_factory=dict)
+
+
+class LLMEngine:
+    """Scheduler, model and text processing put together."""
+
+    def __init__(
+        self,
+        executor: ModelExecutor,
+        tokenizer: Tokenizer,
+        config: EngineConfig | None = None,
+        *,
+        chat_template: ChatTemplate | None = None,
+        stop_token_ids: Iterable[int] = (),
+    ) -> None:
+        """Puts an engine together from parts; `from_pretrained` does so for a model directory.
+
+        Args:
+            executor: the model with its KV pool.
+            tokenizer: the model's.
+            config: limits. What it leaves open comes from the executor.
+            chat_template: needed for prompts that are messages.
+            stop_token_ids: end tokens on top of the executor's and the tokenizer's.
+        """
+        self.config = config if config is not None else EngineConfig()
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self._executor = executor
+        blocks = BlockManager(
+            BlockPool(executor.num_blocks),
+            self.config.block_size,
+            enable_prefix_caching=self.config.enable_prefix_caching,
+            fingerprint=executor.fingerprint,
+        )
+        self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks)
+        stops = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
+        self._processor = OutputProcessor(tokenizer, stops, self.scheduler.max_tokens)
+        self._clocks: dict[str, _Clock] = {}
+        self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
+        self._names = (f"request-{number}" for number in itertools.count())
+
+    @classmethod
+    def from_pretrained(cls, directory: Path, config: EngineConfig | None = None, *, progress: Callable[[str], None] | None = None) -> Self:
+        """Loads a model directory: `config.json`, safetensors, `tokenizer.json`.
+
+        Args:
+            directory: the model.
+            config: engine options.
+            progress: is told, in a few words, what is being done.
+
+        Raises:
+            ModelError: something is missing, damaged or not supported.
+            MemoryBudgetError: weights or KV pool do not fit the free memory; found out before allocating.
+        """
+        # The one place from which torch is reached.
+        from chatpaged.engine.model_executor.model_runner import ModelRunner  # noqa: PLC0415, TID251
+
+        config = config if config is not None else EngineConfig()
+        tokenizer = Tokenizer.from_directory(directory)
+        template = ChatTemplate.from_directory(directory, tokenizer)
+        executor = ModelRunner.load(directory, config, progress=progress)
+        return cls(executor, tokenizer, config, chat_template=template)
+
+    # --- requests ------------------------------------------------------------------------------------------------------
+
+    def render(self, prompt: Prompt) -> RenderedPrompt:
+        """Turns a prompt into token ids without running it.
+
+        Raises:
+            InvalidRequestError: the prompt is empty, or the chat template refuses the messages.
+            ModelError: messages were given, but the model has no chat template.
+        """
+        return render_prompt(prompt, self.tokenizer, self.chat_template)
+
+    def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        interactive: bool = False,
+        salt: bytes = b"",
+    ) -> str:
+        """Queues a request.
+
+        Args:
+            prompt: plain text, token ids or messages.
+            params: how to sample and when to stop.
+            request_id: a name not in use; one is made up when it is missing.
+            priority: lower is more urgent.
+            interactive: somebody reads along: steps are kept short enough for a smooth stream.
+            salt: only requests with the same salt share computed blocks.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            InvalidRequestError: empty prompt, unknown token ids, or an id that is in use.
+            PromptTooLongError: the prompt fits neither the context nor the pool.
+        """
+        if request_id is None:
+            request_id = next(name for name in self._names if name not in self._clocks)
+        if request_id in self._clocks:
+            raise InvalidRequestError(f"request id {request_id!r} is in use")
+        rendered = self.render(prompt)
+        if not 0 <= min(rendered.token_ids) <= max(rendered.token_ids) < self._executor.vocab_size:
+            raise InvalidRequestError(f"a token id of the prompt is not between 0 and {self._executor.vocab_size - 1}")
+        params = params if params is not None else SamplingParams()
+        seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
+        group = SequenceGroup(request_id, rendered.token_ids, params, seed, priority=priority, interactive=interactive, salt=salt)
+        self.scheduler.add(group)
+        self._clocks[request_id] = _Clock(time.perf_counter())
+        return request_id
+
+    def set_priority(self, request_id: str, priority: int, *, interactive: bool) -> None:
+        """Changes how urgent a request is; takes effect with the next step."""
+        self.scheduler.set_priority(request_id, priority, interactive=interactive)
+
+    def seed_of(self, request_id: str) -> int | None:
+        """The seed of an unfinished request's first sample, drawn or given."""
+        group = self.scheduler.group(request_id)
+        return group.seed if group else None
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """Cancels a request; its blocks are free at once. Returns its last output, or None if it is not running any more."""
+        group = self.scheduler.group(request_id)
+        if group is None:
+            return None
+        deltas = []
+        for sequence in self.scheduler.abort(request_id):
+            outcome = self._processor.cancel(sequence)
+            deltas.append(Delta(sequence.index, outcome.text, 0, outcome.completion))
+        return self._finished_output(group, deltas)
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether `step` has work to do."""
+        return self.scheduler.has_unfinished
+
+    # --- the step ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """Computes one step; returns the news of every request that has any."""
+        begin = time.perf_counter()
+        output = self.scheduler.schedule()
+        if not output.rows:
+            return []
+        self._note_start(begin)
+        scheduled = time.perf_counter()
+        result = self._executor.execute(output)
+        executed = time.perf_counter()
+        news: dict[str, tuple[SequenceGroup, list[Delta]]] = {}
+        for sequence in self.scheduler.update(output, result.token_ids):
+            outcome = self._process(sequence, executed)
+            _, deltas = news.setdefault(sequence.group.request_id, (sequence.group, []))
+            deltas.append(Delta(sequence.index, outcome.text, 1, outcome.completion))
+        outputs = [self._request_output(group, deltas) for group, deltas in news.values()]
+        self._record(output, result, begin, scheduled, executed)
+        return outputs
+
+    def _process(self, sequence: TokenSequence, now: float) -> TokenOutcome:
+        clock = self._clocks[sequence.group.request_id]
+        clock.first_token = now if clock.first_token is None else clock.first_token
+        clock.first_tokens.setdefault(sequence.index, now)
+        outcome = self._processor.append(sequence)
+        if outcome.completion is not None:
+            self.scheduler.finish(sequence)
+        return outcome
+
+    def _note_start(self, now: float) -> None:
+        for sequence in self.scheduler.running:
+            clock = self._clocks[sequence.group.request_id]
+            clock.started = now if clock.started is None else clock.started
+
+    def _record(self, output: SchedulerOutput, result: StepResult, begin: float, scheduled: float, executed: float) -> None:
+        end = time.perf_counter()
+        num_decode = sum(len(row.token_ids) == 1 and bool(row.samples) for row in output.rows)
+        self.scheduler.budget.observe(num_decode, output.num_tokens - num_decode, end - begin)
+        self._steps.append(
+            StepTiming(
+                schedule=scheduled - begin,
+                operations=result.operations,
+                prepare=result.prepare,
+                forward=result.forward,
+                sample=result.sample,
+                process=end - executed,
+                num_seqs=len(output.rows),
+                num_tokens=output.num_tokens,
+                num_decode_tokens=num_decode,
+            )
+        )
+
+    def _request_output(self, group: SequenceGroup, deltas: list[Delta]) -> RequestOutput:
+        if group.is_finished:
+            return self._finished_output(group, deltas)
+        return RequestOutput(request_id=group.request_id, deltas=tuple(deltas))
+
+    def _finished_output(self, group: SequenceGroup, deltas: list[Delta]) -> RequestOutput:
+        metrics = self._metrics(group, self._clocks.pop(group.request_id))
+        return RequestOutput(request_id=group.request_id, deltas=tuple(deltas), finished=True, metrics=metrics)
+
+    @staticmethod
+    def _metrics(group: SequenceGroup, clock: _Clock) -> RequestMetrics:
+        now = time.perf_counter()
+        counters = group.counters
+        num_tokens = sum(sequence.num_output_tokens for sequence in group.sequences)
+        later = num_tokens - len(clock.first_tokens)
+        reading = now - clock.first_token if clock.first_token is not None else 0.0
+        return RequestMetrics(
+            prompt_tokens=group.num_prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            prefill_tokens=counters.prefill_tokens,
+            recomputed_tokens=counters.recomputed_tokens,
+            completion_tokens=num_tokens,
+            preemptions=counters.preemptions,
+            cow=counters.cow,
+            swap_out=counters.swap_out,
+            swap_in=counters.swap_in,
+            peak_blocks=counters.peak_blocks,
+            queue_time=(clock.started if clock.started is not None else now) - clock.added,
+            time_to_first_token=clock.first_token - clock.added if clock.first_token is not None else None,
+            total_time=now - clock.added,
+            tokens_per_second=later / reading if later > 0 and reading > 0 else None,
+        )
+
+    # --- whole answers -------------------------------------------------------------------------------------------------
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, interactive: bool = True) -> Iterator[RequestOutput]:
+        """Runs one request and yields its outputs as they come. Closing the iterator cancels the request.
+
+        Other requests that have been added go on meanwhile, but their outputs are lost: use `step` for several.
+        """
+        request_id = self.add_request(prompt, params, interactive=interactive)
+        try:
+            while self.scheduler.group(request_id) is not None:
+                yield from (output for output in self.step() if output.request_id == request_id)
+        finally:
+            self.abort(request_id)
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestResult:
+        """Runs one request to its end. Arguments and errors as for `add_request`."""
+        return self.generate_many([(prompt, params)])[0]
+
+    def generate_many(self, requests: Iterable[tuple[Prompt, SamplingParams | None]]) -> list[RequestResult]:
+        """Runs requests together in one batch; results in the order of the requests.
+
+        Raises:
+            InvalidRequestError: as for `add_request`; then none of the requests is run.
+            PromptTooLongError: likewise.
+        """
+        prompts: dict[str, tuple[int, ...]] = {}
+        results: dict[str, RequestResult] = {}
+        try:
+            for prompt, params in requests:
+                ids = self.render(prompt).token_ids
+                prompts[self.add_request(ids, params)] = ids
+            answers: dict[str, list[Completion]] = {request_id: [] for request_id in prompts}
+            while len(results) < len(prompts):
+                for output in self.step():
+                    if output.request_id in prompts:
+                        answers[output.request_id] += output.completions
+                        if output.metrics is not None:
+                            results[output.request_id] = RequestResult(
+                                request_id=output.request_id,
+                                prompt_token_ids=prompts[output.request_id],
+                                completions=tuple(sorted(answers[output.request_id], key=lambda completion: completion.index)),
+                                metrics=output.metrics,
+                            )
+        finally:
+            for request_id in prompts:
+                self.abort(request_id)
+        return [results[request_id] for request_id in prompts]
+
+    # --- looking in ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> EngineSnapshot:
+        """Everything a memory panel needs, as it is between two steps."""
+        now = time.perf_counter()
+        speeds = {}
+        for sequence in self.scheduler.running:
+            first = self._clocks[sequence.group.request_id].first_tokens.get(sequence.index)
+            if first is not None and now > first:
+                speeds[sequence.seq_id] = (sequence.num_output_tokens - 1) / (now - first)
+        return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=tuple(self._steps), speeds=speeds)
+
+    def forget_cached(self) -> int:
+        """Empties the prefix cache. Returns how many blocks were in it."""
+        return self.scheduler.blocks.forget_cached()
+
+    def check_invariants(self) -> None:
+        """Audits all bookkeeping.
+
+        Raises:
+            RuntimeError: something does not add up.
+        """
+        self.scheduler.check_invariants()
+
+    def close(self) -> None:
+        """Gives the model's memory back. The engine cannot be used afterwards."""
+        self._executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> RenderedPrompt:
+    """Turns a prompt into token ids. See `LLMEngine.render`."""
+    if isinstance(prompt, str):
+        ids = (*tokenizer.leading_ids, *tokenizer.encode(prompt)) if prompt else ()
+        rendered = RenderedPrompt(prompt, ids)
+    elif all(isinstance(item, ChatMessage) for item in prompt):
+        rendered = _render_messages([item for item in prompt if isinstance(item, ChatMessage)], chat_template)
+    else:
+        ids = tuple(item for item in prompt if isinstance(item, int))
+        if len(ids) != len(prompt):
+            raise InvalidRequestError("a prompt is text, a list of token ids or a list of ChatMessage")
+        rendered = RenderedPrompt(tokenizer.decode(ids), ids)
+    if not rendered.token_ids:
+        raise InvalidRequestError("empty prompt")
+    return rendered
+
+
+def _render_messages(messages: list[ChatMessage], chat_template: ChatTemplate | None) -> RenderedPrompt:
+    if not messages:
+        raise InvalidRequestError("empty prompt")
+    if chat_template is None:
+        raise ModelError("no chat template in this model; give the prompt as plain text")
+    return chat_template.render(messages)
+
+
+def _scheduler_config(config: EngineConfig, executor: ModelExecutor) -> SchedulerConfig:
+    limit = executor.max_model_len
+    if config.max_model_len is not None and config.max_model_len > limit:
+        raise InvalidRequestError(f"max_model_len {config.max_model_len} is more than the model's context of {limit}")
+    tokens = config.max_num_batched_tokens
+    return SchedulerConfig(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=tokens if tokens is not None else max(executor.max_num_batched_tokens, config.max_num_seqs),
+        max_model_len=config.max_model_len if config.max_model_len is not None else limit,
+    )

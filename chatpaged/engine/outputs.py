@@ -1,0 +1,123 @@
+"""What callers get back: pieces of answers while they grow, whole answers at their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from chatpaged.engine.sequence import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One whole answer.
+
+    Attributes:
+        index: which of the request's samples.
+        text: the answer, without end markers and stop texts.
+        token_ids: ids that stand for `text` in a later prompt. They are the generated ones; only where a stop text begins
+            inside a token is the rest of that token encoded anew.
+        finish_reason: why it ended.
+        num_tokens: tokens generated, end markers and stop texts included.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one sample has gained since the last output.
+
+    Attributes:
+        index: which of the request's samples.
+        text: new text; empty while a character or a possible stop text is incomplete.
+        num_tokens: new tokens.
+        completion: the whole answer, once it is complete.
+    """
+
+    index: int
+    text: str
+    num_tokens: int
+    completion: Completion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMetrics:
+    """What the engine did for one request, and when.
+
+    Times are seconds. `time_to_first_token` is counted from the moment the request was added, queueing included.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    prefill_tokens: int
+    recomputed_tokens: int
+    completion_tokens: int
+    preemptions: int
+    cow: int
+    swap_out: int
+    swap_in: int
+    peak_blocks: int
+    queue_time: float
+    time_to_first_token: float | None
+    total_time: float
+    tokens_per_second: float | None
+    """Tokens after the first one, of all samples, by the time since the first one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """News of one request.
+
+    Attributes:
+        request_id: the caller's name for it.
+        deltas: what its samples have gained, at most one entry a sample.
+        finished: nothing will follow.
+        metrics: given once the request is finished.
+        error: why the request failed; the engine and all other requests go on.
+    """
+
+    request_id: str
+    deltas: tuple[Delta, ...] = ()
+    finished: bool = False
+    metrics: RequestMetrics | None = None
+    error: Exception | None = None
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        """The answers that this output completes, in order of samples."""
+        return tuple(delta.completion for delta in self.deltas if delta.completion is not None)
+
+
+def merge_outputs(first: RequestOutput, second: RequestOutput) -> RequestOutput:
+    """The output that says what two successive ones say. For a reader that is slower than the engine."""
+    deltas = {delta.index: delta for delta in first.deltas}
+    for delta in second.deltas:
+        earlier = deltas.get(delta.index)
+        if earlier is not None:
+            delta = replace(delta, text=earlier.text + delta.text, num_tokens=earlier.num_tokens + delta.num_tokens)  # noqa: PLW2901
+        deltas[delta.index] = delta
+    return replace(second, deltas=tuple(deltas[index] for index in sorted(deltas)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestResult:
+    """A finished request as `LLMEngine.generate` returns it: its answers in order of samples."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+    metrics: RequestMetrics
+
+    @property
+    def text(self) -> str:
+        """The first answer's text."""
+        return self.completions[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The first answer's token ids."""
+        return self.completions[0].token_ids

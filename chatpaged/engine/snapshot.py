@@ -1,0 +1,212 @@
+"""A picture of the engine between two steps: everything a memory panel needs, as plain values."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence as Items
+from dataclasses import asdict, dataclass
+
+from chatpaged.engine.block_manager import BlockCounters, BlockManager
+from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool
+from chatpaged.engine.scheduler import Scheduler, SchedulerCounters
+from chatpaged.engine.sequence import Sequence
+
+
+class BlockState(enum.IntEnum):
+    """State of one block; the byte at its place in `EngineSnapshot.block_states`."""
+
+    NULL = 0
+    FREE = 1
+    CACHED = 2
+    USED = 3
+    SHARED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTiming:
+    """Seconds of each part of one step, and its size.
+
+    Attributes:
+        schedule: deciding what to compute.
+        operations: block copies and moves.
+        prepare: building the input tensors.
+        forward: the model.
+        sample: drawing tokens.
+        process: detokenizing, stopping, publishing blocks.
+        num_seqs: sequences in the step (the batch size).
+        num_tokens: tokens computed.
+        num_decode_tokens: of these, tokens of sequences that were decoding.
+    """
+
+    schedule: float
+    operations: float
+    prepare: float
+    forward: float
+    sample: float
+    process: float
+    num_seqs: int
+    num_tokens: int
+    num_decode_tokens: int
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        return self.schedule + self.operations + self.prepare + self.forward + self.sample + self.process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSnapshot:
+    """One sequence.
+
+    Attributes:
+        request_id: its request.
+        index: which sample of the request.
+        state: waiting, running or preempted.
+        num_tokens: prompt and answer so far.
+        num_prompt_tokens: prompt.
+        num_computed_tokens: tokens with keys and values in the pool.
+        cached_tokens: prompt tokens of the request that were found computed.
+        blocks: its block ids, in order.
+        own_blocks: blocks that no other sequence uses.
+        shared_blocks: blocks that others use as well.
+        tokens_per_second: answer tokens by time since the first one; 0 before.
+    """
+
+    request_id: str
+    index: int
+    state: str
+    num_tokens: int
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    cached_tokens: int
+    blocks: tuple[int, ...]
+    own_blocks: int
+    shared_blocks: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSnapshot:
+    """The whole engine.
+
+    `free_blocks + cached_blocks + used_blocks + shared_blocks + 1` (the null block) is the length of `block_states`, and the
+    blocks of the sequences are exactly the used and the shared ones.
+
+    Attributes:
+        block_size: tokens a block holds.
+        block_bytes: bytes a block takes on the device.
+        block_states: a `BlockState` for each block.
+        free_blocks: blocks that hold nothing.
+        cached_blocks: blocks without a user whose contents can still be found.
+        used_blocks: blocks with one user.
+        shared_blocks: blocks with several users.
+        live_tokens: tokens in used and shared blocks, those in shared blocks counted once.
+        saved_blocks: further blocks that would be in use if nothing were shared.
+        sequences: all unfinished sequences, running ones first.
+        counters: what happened since the start; see `SchedulerCounters` and `BlockCounters`.
+        steps: the last steps, oldest first.
+    """
+
+    block_size: int
+    block_bytes: int
+    block_states: bytes
+    free_blocks: int
+    cached_blocks: int
+    used_blocks: int
+    shared_blocks: int
+    live_tokens: int
+    saved_blocks: int
+    sequences: tuple[SequenceSnapshot, ...]
+    counters: dict[str, int]
+    steps: tuple[StepTiming, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in the last step."""
+        return self.steps[-1].num_seqs if self.steps else 0
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens in the last step."""
+        return self.steps[-1].num_tokens if self.steps else 0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of all prompt tokens that were found computed, 0 to 1."""
+        return self.counters["prefix_hit_tokens"] / max(1, self.counters["prefix_query_tokens"])
+
+
+def take_snapshot(scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float]) -> EngineSnapshot:
+    """Looks at everything between two steps.
+
+    Args:
+        scheduler: the queues, and through them the blocks.
+        block_bytes: bytes a block takes on the device.
+        steps: the last steps.
+        speeds: tokens a second for each `seq_id`.
+    """
+    blocks = scheduler.blocks
+    states = block_states(blocks.pool)
+    return EngineSnapshot(
+        block_size=blocks.block_size,
+        block_bytes=block_bytes,
+        block_states=states,
+        free_blocks=states.count(BlockState.FREE),
+        cached_blocks=states.count(BlockState.CACHED),
+        used_blocks=states.count(BlockState.USED),
+        shared_blocks=states.count(BlockState.SHARED),
+        live_tokens=_live_tokens(blocks),
+        saved_blocks=sum(max(0, blocks.pool.ref_count(block) - 1) for block in range(blocks.pool.num_blocks)),
+        sequences=tuple(
+            _sequence(sequence, blocks, speeds.get(sequence.seq_id, 0.0)) for sequence in (*scheduler.running, *scheduler.waiting)
+        ),
+        counters=merged_counters(scheduler.counters, blocks.counters),
+        steps=tuple(steps),
+    )
+
+
+def merged_counters(scheduler: SchedulerCounters, blocks: BlockCounters) -> dict[str, int]:
+    """All counters under their names."""
+    return {**asdict(scheduler), **asdict(blocks)}
+
+
+def block_states(pool: BlockPool) -> bytes:
+    """A `BlockState` for each block of a pool."""
+    return bytes(_state(pool, block) for block in range(pool.num_blocks))
+
+
+def _state(pool: BlockPool, block: int) -> BlockState:
+    users = pool.ref_count(block)
+    if block == NULL_BLOCK:
+        return BlockState.NULL
+    if users:
+        return BlockState.SHARED if users > 1 else BlockState.USED
+    return BlockState.CACHED if pool.prefix(block) is not None else BlockState.FREE
+
+
+def _live_tokens(blocks: BlockManager) -> int:
+    """Slots of blocks in use that hold a computed token, each slot counted once."""
+    filled: dict[int, int] = {}
+    for sequence, table in blocks.tables():
+        for i, block in enumerate(table):
+            count = min(blocks.block_size, sequence.num_computed_tokens - i * blocks.block_size)
+            filled[block] = max(filled.get(block, 0), count)
+    return sum(filled.values())
+
+
+def _sequence(sequence: Sequence, blocks: BlockManager, speed: float) -> SequenceSnapshot:
+    table = blocks.table(sequence)
+    shared = sum(blocks.pool.ref_count(block) > 1 for block in table)
+    return SequenceSnapshot(
+        request_id=sequence.group.request_id,
+        index=sequence.index,
+        state=sequence.status.value,
+        num_tokens=sequence.num_tokens,
+        num_prompt_tokens=sequence.group.num_prompt_tokens,
+        num_computed_tokens=sequence.num_computed_tokens,
+        cached_tokens=sequence.group.counters.cached_tokens,
+        blocks=table,
+        own_blocks=len(table) - shared,
+        shared_blocks=shared,
+        tokens_per_second=speed,
+    )
