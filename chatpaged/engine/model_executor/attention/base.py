@@ -1,0 +1,43 @@
+"""The contract of an attention backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOptions:
+    """What a layer says about its attention.
+
+    Attributes:
+        scale: factor of the scores; None is `head_dim ** -0.5`.
+        window: a token attends to this many tokens, itself included; None is all before it.
+        softcap: scores become `softcap * tanh(scores / softcap)`.
+        sinks: `[query_heads]`, a score for each head that takes part in the softmax but has no value.
+    """
+
+    scale: float | None = None
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
+class PagedAttention(Protocol):
+    """Attention of one step's batch over the KV pool."""
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+        """Stores the step's keys and values, then attends to everything stored for each sequence, causally.
+
+        Args:
+            layer: index of the layer.
+            query: `[T, query_heads, key_dim]`, positions already encoded.
+            key: `[T, kv_heads, key_dim]`; `query_heads` is a multiple of `kv_heads`.
+            value: `[T, kv_heads, value_dim]`.
+            options: what the layer asks for.
+
+        Returns:
+            `[T, query_heads, value_dim]`.
+        """

@@ -1,0 +1,34 @@
+"""What attention needs beside its own arguments, during one forward pass.
+
+A model's layers are not ours: some drop keyword arguments they do not know. So the step's state does not travel through them
+but stands here while the model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from chatpaged.engine.model_executor.attention.base import PagedAttention
+
+_attention: ContextVar[PagedAttention] = ContextVar("chatpaged_attention")
+
+
+@contextmanager
+def forward_context(attention: PagedAttention) -> Iterator[None]:
+    """Makes `attention` the one that layers reach while the block runs."""
+    token = _attention.set(attention)
+    try:
+        yield
+    finally:
+        _attention.reset(token)
+
+
+def current_attention() -> PagedAttention:
+    """The attention of the forward pass that is running.
+
+    Raises:
+        LookupError: none is running.
+    """
+    return _attention.get()

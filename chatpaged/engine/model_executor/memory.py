@@ -1,0 +1,58 @@
+"""How much memory there is, and what to say when it is not enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import torch
+
+from chatpaged.errors import MemoryBudgetError
+
+_CGROUP_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device.
+
+    On the CPU it is what the system calls available, or less where a container's limit is lower.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    available = int(psutil.virtual_memory().available)  # Apple chips share one memory
+    for limit, usage in _CGROUP_LIMITS:
+        room = _room(limit, usage)
+        if room is not None:
+            available = min(available, room)
+    return available
+
+
+def _room(limit: Path, usage: Path) -> int | None:
+    try:
+        return max(0, int(limit.read_text()) - int(usage.read_text()))
+    except (OSError, ValueError):  # no such control group, or no limit ("max")
+        return None
+
+
+def format_bytes(count: float) -> str:
+    """A size for people: `512 B`, `1.5 GiB`."""
+    for unit in _UNITS[:-1]:
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def require_memory(what: str, needed: int, available: int, advice: str) -> None:
+    """Refuses before anything is allocated.
+
+    Raises:
+        MemoryBudgetError: more is needed than there is.
+    """
+    if needed > available:
+        raise MemoryBudgetError(f"{what} needs {format_bytes(needed)}, {format_bytes(available)} are free; {advice}")

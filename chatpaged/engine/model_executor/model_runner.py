@@ -1,0 +1,130 @@
+"""Carries out the scheduler's steps with a real model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.executor import StepResult
+from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
+from chatpaged.engine.model_executor.forward_context import forward_context
+from chatpaged.engine.model_executor.input_batch import InputBatch
+from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout, choose_num_blocks
+from chatpaged.engine.model_executor.memory import free_memory, require_memory
+from chatpaged.engine.model_executor.models.hf import HFModel, load_hf_model
+from chatpaged.engine.model_executor.sampler import sample
+from chatpaged.engine.model_executor.weights import choose_dtype, inspect_weights
+from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.tokenizer import read_json
+from chatpaged.errors import InvalidRequestError, ModelError
+
+DEFAULT_BATCHED_TOKENS = {"cpu": 256, "mps": 512, "cuda": 2048}
+
+
+class ModelRunner:
+    """A model and its KV pool. Satisfies `ModelExecutor`."""
+
+    def __init__(self, model: HFModel, kv_cache: KVCache, device: torch.device, fingerprint: bytes = b"") -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+        self._device = device
+        self.fingerprint = fingerprint
+        self.num_blocks = kv_cache.num_blocks
+        self.block_bytes = kv_cache.layout.block_bytes
+        self.vocab_size = model.vocab_size
+        self.max_model_len = model.max_model_len
+        self.max_num_batched_tokens = DEFAULT_BATCHED_TOKENS[device.type]
+        self.stop_token_ids = model.stop_token_ids
+
+    @classmethod
+    def load(cls, directory: Path, config: EngineConfig, *, progress: Callable[[str], None] | None = None) -> ModelRunner:
+        """Loads weights and reserves the KV pool. Arguments and errors as for `LLMEngine.from_pretrained`."""
+        tell = progress if progress is not None else _ignore
+        device = choose_device(config.device)
+        if device.type == "cpu":
+            torch.set_num_threads(config.threads if config.threads is not None else psutil.cpu_count(logical=False) or 1)
+        if not read_json(directory / "config.json"):
+            raise ModelError(f"no config.json in {directory}")
+        files = inspect_weights(directory)
+        dtype = choose_dtype(config.dtype, device, files.stored_dtype)
+        require_memory(f"the model {directory.name}", files.num_bytes(dtype), free_memory(device), "use a smaller model or another --dtype")
+        tell("loading weights")
+        with torch.inference_mode():
+            model = load_hf_model(directory, dtype=dtype, device=device, max_model_len=config.max_model_len)
+            geometry = model.geometry()
+            layout = KVLayout(
+                num_layers=geometry.num_layers,
+                block_size=config.block_size,
+                kv_heads=geometry.kv_heads,
+                head_dim=geometry.head_dim,
+                dtype=dtype,
+            )
+            kv_cache = KVCache(layout, choose_num_blocks(layout, config, device, model.max_model_len), device)
+        fingerprint = hashlib.blake2b(
+            files.digest + (directory / "config.json").read_bytes() + f"{dtype} {model.max_model_len}".encode(), digest_size=16
+        )
+        return cls(model, kv_cache, device, fingerprint.digest())
+
+    def execute(self, output: SchedulerOutput) -> StepResult:
+        """See `ModelExecutor.execute`."""
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            self._kv_cache.apply(output.operations)
+            applied = time.perf_counter()
+            batch = InputBatch.build(output, self._kv_cache.layout.block_size, self._device)
+            attention = TorchPagedAttention(batch, self._kv_cache)
+            prepared = time.perf_counter()
+            with forward_context(attention):
+                logits = self._model.forward(batch.input_ids, batch.positions, batch.logits_rows)
+            self._synchronize()
+            computed = time.perf_counter()
+            token_ids = _sample_rows(logits, output)
+            sampled = time.perf_counter()
+        return StepResult(
+            token_ids=token_ids,
+            operations=applied - begin,
+            prepare=prepared - applied,
+            forward=computed - prepared,
+            sample=sampled - computed,
+        )
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # sampling has to wait anyway; without it the times would lie
+
+    def close(self) -> None:
+        """Drops weights and pool."""
+        del self._model, self._kv_cache
+
+
+def _sample_rows(logits: torch.Tensor, output: SchedulerOutput) -> tuple[tuple[int, ...], ...]:
+    sampling = [row for row in output.rows if row.samples]
+    if not sampling:
+        return ((),) * len(output.rows)
+    rows = [i for i, row in enumerate(sampling) for _ in row.samples]
+    tokens = iter(sample(logits, rows, [sample_row for row in sampling for sample_row in row.samples]))
+    return tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device to run on; automatic prefers CUDA, then MPS.
+
+    Raises:
+        InvalidRequestError: the device is not there.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(device for device, present in available.items() if present))
+    if not available[name]:
+        raise InvalidRequestError(f"device {name} is not available here; use --device cpu")
+    return torch.device(name)
+
+
+def _ignore(_: str) -> None:
+    """Nobody wants to know."""
