@@ -1,0 +1,128 @@
+"""The `chatpaged` command: finds the subcommand, and turns every way of failing into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from chatpaged import __version__
+from chatpaged.cli.terminal import printable
+from chatpaged.errors import ChatpagedError
+
+INTERRUPTED = 130
+TERMINATED = 143
+USAGE = 2
+
+# Name: (module, one line of help). Modules are imported only when their command is called.
+COMMANDS = {
+    "ask": ("chatpaged.cli.ask", "Answer one prompt on standard output."),
+}
+
+
+class Terminated(BaseException):
+    """The process was asked to end (SIGTERM, SIGHUP)."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and helps without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Imports a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """Writes the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=False)
+@click.version_option(__version__, prog_name="chatpaged")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(*, debug: bool) -> None:
+    """Chat with a language model on your own machine.
+
+    Without --model a small starter model is fetched and used.
+    """
+    del debug  # read from the command line by main(), which has to know it before anything can fail
+
+
+def main() -> NoReturn:
+    """Runs the command line and ends the process."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, _terminate)
+    try:
+        status = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _end_by_broken_pipe()
+    except OSError as error:  # a full disk shows when the last output is written
+        status = _fail(f"cannot write the output: {error.strerror or error}", 1)
+    sys.exit(status)
+
+
+def _run() -> int:
+    status = 0
+    try:
+        cli.main(prog_name="chatpaged", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        status = error.exit_code
+    except click.ClickException as error:
+        status = _fail_usage(error)
+    except ChatpagedError as error:
+        status = _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        status = INTERRUPTED
+    except Terminated:
+        status = TERMINATED
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the top of the command line: one clear line, the traceback on request
+        status = _fail(f"unexpected error: {type(error).__name__}: {error}; --debug shows the traceback", 1)
+    return status
+
+
+def _fail_usage(error: click.ClickException) -> int:
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if context is not None else ""
+    return _fail(error.format_message().rstrip(".") + hint, USAGE)
+
+
+def _fail(message: str, status: int) -> int:
+    if "--debug" in sys.argv[1:]:
+        traceback.print_exc()
+    try:
+        # One line, whatever the message is made of.
+        sys.stderr.write(f"chatpaged: {printable(' '.join(message.split()))}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nowhere left to say it
+    return status
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    del number, frame
+    raise Terminated
+
+
+def _end_by_broken_pipe() -> NoReturn:
+    """Ends as the system's own tools do when nobody reads their output: by the signal, without a word (status 141)."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    os._exit(1)
