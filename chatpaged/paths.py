@@ -21,5 +21,7 @@ def models_dir() -> Path:
 
 def private_dir(path: Path) -> Path:
     """Makes a directory, parents included, that only its owner can look into."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.is_dir():
+        private_dir(path.parent)  # mkdir's own `parents` would leave them open to others
+        path.mkdir(mode=0o700, exist_ok=True)
     return path

@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -30,6 +31,10 @@ class Terminated(BaseException):
     """The process was asked to end (SIGTERM, SIGHUP)."""
 
 
+class ReaderGone(BaseException):
+    """Nobody reads standard output any more."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands' names and helps without importing them."""
 
@@ -44,32 +49,50 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderGone from error  # click would take the error for its own, and end with status 1
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Writes the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=False)
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True, subcommand_metavar="COMMAND ..."
+)
 @click.version_option(__version__, prog_name="chatpaged")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(*, debug: bool) -> None:
+@click.pass_context
+def cli(ctx: click.Context, *, debug: bool) -> None:
     """Chat with a language model on your own machine.
 
     Without --model a small starter model is fetched and used.
     """
     del debug  # read from the command line by main(), which has to know it before anything can fail
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(USAGE)
 
 
 def main() -> NoReturn:
     """Runs the command line and ends the process."""
+    # Python has None for a stream that was closed before the start.
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stdout is None:
+        sys.exit(_fail("standard output is closed", 1))
     signal.signal(signal.SIGTERM, _terminate)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, _terminate)
     try:
         status = _run()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         _end_by_broken_pipe()
     except OSError as error:  # a full disk shows when the last output is written
         status = _fail(f"cannot write the output: {error.strerror or error}", 1)
@@ -77,11 +100,9 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
-    status = 0
     try:
-        cli.main(prog_name="chatpaged", standalone_mode=False)
-    except click.exceptions.Exit as error:
-        status = error.exit_code
+        # An early exit comes back as its status, else it is what the command returns: nothing.
+        status = int(cli.main(prog_name="chatpaged", standalone_mode=False) or 0)
     except click.ClickException as error:
         status = _fail_usage(error)
     except ChatpagedError as error:
@@ -90,8 +111,8 @@ def _run() -> int:
         status = INTERRUPTED
     except Terminated:
         status = TERMINATED
-    except BrokenPipeError:
-        raise
+    except OSError as error:
+        status = _fail(f"cannot access {error.filename or 'the input or output'}: {error.strerror or error}", 1)
     except Exception as error:  # noqa: BLE001 - the top of the command line: one clear line, the traceback on request
         status = _fail(f"unexpected error: {type(error).__name__}: {error}; --debug shows the traceback", 1)
     return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from chatpaged.engine.config import DEFAULT_BLOCK_SIZE, DEVICES, DTYPES, EngineC
 F = TypeVar("F", bound=Callable[..., Any])
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_LARGEST = 2**63 - 1
 
 
 def parse_size(value: str) -> int:
@@ -20,7 +22,10 @@ def parse_size(value: str) -> int:
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise click.BadParameter(f"{value!r} is not a size such as 512M or 2G")
-    return int(float(match[1]) * _FACTORS[match[2].lower()])
+    size = int(Fraction(match[1]) * _FACTORS[match[2].lower()])
+    if size > _LARGEST:
+        raise click.BadParameter(f"{value!r} is more than any memory holds")
+    return size
 
 
 _COUNT = click.IntRange(min=1)

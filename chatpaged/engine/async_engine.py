@@ -16,7 +16,7 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Self, TypeVar
 
 from chatpaged.engine.llm_engine import LLMEngine, Prompt
@@ -34,14 +34,20 @@ class _Slot:
     """The hand-off to one reader. Lives on the event loop."""
 
     def __init__(self) -> None:
+        self._is_open = False
         self._output: RequestOutput | None = None
         self._error: BaseException | None = None
         self._ready = asyncio.Event()
 
+    def open(self) -> None:
+        """The engine knows the request: from now on, news under its name are meant for this reader."""
+        self._is_open = True
+
     def put(self, output: RequestOutput) -> None:
-        """Adds news; merged with what has not been fetched."""
-        self._output = output if self._output is None else merge_outputs(self._output, output)
-        self._ready.set()
+        """Adds news; merged with what has not been fetched. What comes too early was for an earlier user of the name."""
+        if self._is_open:
+            self._output = output if self._output is None else merge_outputs(self._output, output)
+            self._ready.set()
 
     def fail(self, error: BaseException) -> None:
         """Ends the stream with an error, after what is still to be fetched."""
@@ -118,7 +124,7 @@ class AsyncEngine:
         priority: int = 0,
         interactive: bool = True,
         salt: bytes = b"",
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Runs a request and yields its outputs. Leaving the loop, or cancelling the task, cancels the request.
 
         Arguments are those of `LLMEngine.add_request`.
@@ -134,6 +140,7 @@ class AsyncEngine:
         slot = self._slots[name] = _Slot()
 
         def add(engine: LLMEngine) -> None:
+            self._post(slot.open)
             try:
                 engine.add_request(prompt, params, request_id=name, priority=priority, interactive=interactive, salt=salt)
             except ChatpagedError as error:
@@ -212,7 +219,7 @@ class AsyncEngine:
 
     def _check_alive(self) -> None:
         if self._death is not None:
-            raise EngineDeadError(str(self._death)) from self._death
+            raise self._death.with_traceback(None)
         if self._loop is None:
             raise RuntimeError("the engine has not been started")
 

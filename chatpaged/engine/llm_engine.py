@@ -16,7 +16,7 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -280,7 +280,9 @@ class LLMEngine:
 
     # --- whole answers -------------------------------------------------------------------------------------------------
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, interactive: bool = True) -> Iterator[RequestOutput]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, interactive: bool = True
+    ) -> Generator[RequestOutput, None, None]:
         """Runs one request and yields its outputs as they come. Closing the iterator cancels the request.
 
         Other requests that have been added go on meanwhile, but their outputs are lost: use `step` for several.
@@ -372,7 +374,8 @@ def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTempl
         ids = tuple(item for item in prompt if isinstance(item, int))
         if len(ids) != len(prompt):
             raise InvalidRequestError("a prompt is text, a list of token ids or a list of ChatMessage")
-        rendered = RenderedPrompt(tokenizer.decode(ids), ids)
+        known = (token_id for token_id in ids if 0 <= token_id < tokenizer.vocab_size)
+        rendered = RenderedPrompt(tokenizer.decode(known), ids)
     if not rendered.token_ids:
         raise InvalidRequestError("empty prompt")
     return rendered

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chatpaged.engine.outputs import Completion
+from chatpaged.engine.outputs import Completion, FinishReason
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.engine.sequence import FinishReason, Sequence
+from chatpaged.engine.sequence import Sequence
 from chatpaged.engine.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, replace
 
-from chatpaged.engine.sequence import FinishReason
+
+class FinishReason(enum.Enum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    REPETITION = "repetition"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,13 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Decides the next step. Without work the output has no rows."""
         plan = _Plan(self.config.max_num_batched_tokens, self._max_prefill_tokens())
-        self._schedule_running(plan)
-        self._schedule_waiting(plan)
+        # Decodes first: a prompt that is being read must not use up the budget of a stream that is being read along.
+        reading = [sequence for sequence in self.running if sequence.num_uncomputed_tokens > 1]
+        self._schedule_running(plan, (sequence for sequence in self.running if sequence.num_uncomputed_tokens == 1))
+        # Then the most urgent: whoever waits comes before less urgent prompts that are partly read.
+        for priority in sorted({sequence.group.priority for sequence in (*reading, *self.waiting)}):
+            self._schedule_running(plan, (sequence for sequence in reading if sequence.group.priority == priority))
+            self._schedule_waiting(plan, priority)
         return self._output(plan)
 
     def _max_prefill_tokens(self) -> int:
@@ -189,9 +194,8 @@ class Scheduler:
             interactive=any(group.interactive for group in self._groups.values()),
         )
 
-    def _schedule_running(self, plan: _Plan) -> None:
-        # Decodes first: a prompt that is being read must not use up the budget of a stream that is being read along.
-        for sequence in sorted(self.running, key=lambda s: (s.num_uncomputed_tokens > 1, s.precedence)):
+    def _schedule_running(self, plan: _Plan, sequences: Iterable[Sequence]) -> None:
+        for sequence in sorted(sequences, key=_precedence):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for the sake of one before it
             if sequence.num_uncomputed_tokens > 1:
@@ -224,10 +228,11 @@ class Scheduler:
         self.counters.preemptions += 1
         self._enqueue(sequence)
 
-    def _schedule_waiting(self, plan: _Plan) -> None:
+    def _schedule_waiting(self, plan: _Plan, priority: int) -> None:
+        """Admits waiting sequences that are at least this urgent."""
         while self.waiting and not plan.has_preempted and plan.offer(self.waiting[0]):
             sequence = self.waiting[0]
-            if not self._make_room(sequence, plan):
+            if sequence.group.priority > priority or not self._make_room(sequence, plan):
                 break
             self.waiting.remove(sequence)
             self._admit(sequence, plan)

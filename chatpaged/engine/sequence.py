@@ -18,16 +18,6 @@ class SequenceStatus(enum.Enum):
     FINISHED = "finished"
 
 
-class FinishReason(enum.Enum):
-    """Why an answer ended."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    CANCELLED = "cancelled"
-    REPETITION = "repetition"
-    ERROR = "error"
-
-
 @dataclass(slots=True)
 class GroupCounters:
     """What the engine did for one request."""

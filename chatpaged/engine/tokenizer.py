@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from chatpaged.errors import ModelError
+from chatpaged.errors import InvalidRequestError, ModelError
 
 _MARKER = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+# Noncharacters of Unicode first; private use only when a text contains every one of them.
+_MARKS = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 
 
 class Tokenizer:
@@ -27,6 +30,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self.settings = settings or {}
         self._added = tokenizer.get_added_tokens_decoder()
+        self._marked: tuple[str, tokenizers.Tokenizer] | None = None
         self._hidden_ids = frozenset(token_id for token_id, token in self._added.items() if token.special)
 
     @classmethod
@@ -62,10 +66,18 @@ class Tokenizer:
         }
 
     @cached_property
-    def control_pattern(self) -> re.Pattern[str]:
-        """Finds control tokens in text, the longest at each place. Matches nothing when there are none."""
+    def control_edges(self) -> str:
+        """The characters with which control tokens begin and end, each once."""
+        return "".join(sorted({text[end] for text in self.control_tokens for end in (0, -1)}))
+
+    @cached_property
+    def _control_pattern(self) -> re.Pattern[str]:
         texts = sorted(self.control_tokens, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, texts)) if texts else r"(?!)")
+        return re.compile(f"({'|'.join(map(re.escape, texts)) if texts else '(?!)'})")
+
+    def split_control(self, text: str) -> list[str]:
+        """Cuts text at the control tokens in it, the longest at each place: every second part is one."""
+        return self._control_pattern.split(text)
 
     def special_text(self, name: str) -> str | None:
         """Text of a special token by its name in `tokenizer_config.json`, such as `bos_token`."""
@@ -91,41 +103,76 @@ class Tokenizer:
                 return tuple(full[:start])
         return ()
 
-    def encode_markup(self, text: str) -> list[int]:
-        """Token ids of text that a chat template wrote: control tokens in it are what they say. Nothing is added around it."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
     def encode(self, text: str) -> list[int]:
-        """Token ids of text from outside: whatever it contains, no control token comes out. Nothing is added around it."""
-        if self.control_pattern.search(text) is None:
-            return self.encode_markup(text)
-        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
-        return ids if self._control_ids.isdisjoint(ids) else self._encode_split(text)
+        """Token ids of text from outside: whatever it contains, no control token comes out. Nothing is added around it.
+
+        Raises:
+            InvalidRequestError: the text contains lone surrogates.
+            ModelError: the tokenizer has an ordinary character for a control token.
+        """
+        return self.encode_parts([text])
+
+    def encode_parts(self, parts: Sequence[str]) -> list[int]:
+        """Token ids of a text that is given in parts. Nothing is added around it.
+
+        Args:
+            parts: text from outside, which never becomes a control token, and control tokens in turn, as from `split_control`.
+
+        Raises:
+            InvalidRequestError: the text contains lone surrogates.
+            ModelError: the tokenizer has an ordinary character for a control token.
+        """
+        wanted = [self.control_tokens[part] for part in parts[1::2]]
+        try:
+            ids = list(self._tokenizer.encode("".join(parts), add_special_tokens=False).ids)
+        except TypeError as error:
+            raise InvalidRequestError("the text is not valid Unicode (a lone surrogate)") from error
+        # The result is what counts: normalizers can make control tokens of texts that look different.
+        return ids if self._control_in(ids) == wanted else self._encode_marked(parts, wanted)
+
+    def _control_in(self, ids: list[int]) -> list[int]:
+        return [token_id for token_id in ids if token_id in self._control_ids]
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:
         return frozenset(self.control_tokens.values())
 
-    @cached_property
-    def _plain(self) -> tokenizers.Tokenizer:
-        """A copy that takes control tokens for ordinary text."""
-        plain = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
-        # Only special tokens can be switched off, so the copy takes all control tokens for special ones.
-        plain.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in self.control_tokens])
-        plain.encode_special_tokens = True
-        return plain
+    def _encode_marked(self, parts: Sequence[str], wanted: list[int]) -> list[int]:
+        """Encodes with other names for the control tokens that are meant, so that all that read like one are text."""
+        mark, tokenizer = self._marked_tokenizer(parts)
+        originals = {tokenizer.token_to_id(f"{mark}{token_id}{mark}"): token_id for token_id in wanted}
+        cut = f"{mark}{mark}"
+        cut_id = tokenizer.token_to_id(cut)
+        text = "".join(f"{mark}{self.control_tokens[part]}{mark}" if i % 2 else part for i, part in enumerate(parts))
+        while True:
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+            spans = [span for token_id, span in zip(encoding.ids, encoding.offsets, strict=True) if token_id in self._control_ids]
+            if not spans:
+                return [originals.get(token_id, token_id) for token_id in encoding.ids if token_id != cut_id]
+            # The ordinary vocabulary has control tokens in it: they are cut in two, and the halves encoded apart.
+            for start, end in reversed(spans):
+                if end - start < 2:
+                    raise ModelError("this tokenizer turns ordinary characters into control tokens; it cannot be used safely")
+                text = f"{text[: start + 1]}{cut}{text[start + 1 :]}"
 
-    def _encode_split(self, text: str) -> list[int]:
-        """For vocabularies whose ordinary pieces include control tokens: cuts each of them in two before encoding."""
-        ids: list[int] = []
-        start = 0
-        for match in self.control_pattern.finditer(text):
-            ids += self._plain.encode(text[start : match.start() + 1], add_special_tokens=False).ids
-            start = match.start() + 1
-        ids += self._plain.encode(text[start:], add_special_tokens=False).ids
-        if not self._control_ids.isdisjoint(ids):
-            raise ModelError("this tokenizer turns ordinary text into control tokens; it cannot be used safely")
-        return ids
+    def _marked_tokenizer(self, texts: Sequence[str]) -> tuple[str, tokenizers.Tokenizer]:
+        """A copy that takes control tokens for ordinary text and knows them by their number between two marks, and the mark."""
+        if self._marked is None or any(self._marked[0] in text for text in texts):
+            (mark,) = unused_characters(texts, 1)
+            copy = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+            # Only special tokens can be switched off, so the copy takes all control tokens for special ones.
+            copy.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in self.control_tokens])
+            copy.encode_special_tokens = True
+            originals = [(token_id, self._added[token_id]) for token_id in self._control_ids]
+            copy.add_tokens(
+                [tokenizers.AddedToken(f"{mark}{mark}", normalized=False)]
+                + [
+                    tokenizers.AddedToken(f"{mark}{token_id}{mark}", lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)
+                    for token_id, token in originals
+                ]
+            )
+            self._marked = (mark, copy)
+        return self._marked
 
     def is_hidden(self, token_id: int) -> bool:
         """Whether a token is left out of decoded text."""
@@ -135,6 +182,12 @@ class Tokenizer:
         """Text of token ids, special tokens left out. Broken UTF-8 comes out as U+FFFD."""
         visible = [token_id for token_id in token_ids if token_id not in self._hidden_ids]
         return str(self._tokenizer.decode(visible, skip_special_tokens=False))
+
+
+def unused_characters(texts: Iterable[str], count: int) -> list[str]:
+    """Characters that occur in none of the texts."""
+    used = set().union(*texts)
+    return list(islice((mark for mark in map(chr, chain(*_MARKS)) if mark not in used), count))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -36,12 +36,17 @@ def sample(logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRo
 
 
 def _draw(logits: torch.Tensor, samples: list[SampleRow]) -> list[int]:
+    if logits.device.type == "mps":
+        logits = logits.cpu()  # sums are taken in float64, which is not there
+
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)
 
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    # The largest logit is taken off first: a temperature close to 0 would make all of them infinite.
-    logits = (logits - logits.max(dim=-1, keepdim=True).values) / column([s.temperature for s in samples]).to(logits.dtype)
+    # The largest logit is taken off first: a temperature close to 0 would make all of them infinite. One that is 0 in the
+    # logits' type would make the largest NaN.
+    temperatures = column([s.temperature for s in samples]).to(logits.dtype).clamp_(min=torch.finfo(logits.dtype).tiny)
+    logits = (logits - logits.max(dim=-1, keepdim=True).values) / temperatures
     logits = keep_top_k(logits, [s.top_k for s in samples])
     probabilities = keep_top_p(torch.softmax(logits, dim=-1), [s.top_p for s in samples])
     # Inverse transform: the first token at which the summed probability exceeds uniform x total.

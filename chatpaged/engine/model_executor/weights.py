@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,12 @@ def inspect_weights(directory: Path) -> WeightFiles:
     """
     paths = _weight_paths(directory)
     digest = hashlib.blake2b(digest_size=16)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for path in paths:
         size = path.stat().st_size
-        header = _header(path, size)
+        header, elements = _header(path, size)
         digest.update(f"{path.name}\0{size}\0".encode() + json.dumps(header, sort_keys=True).encode())
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
+        counts += elements
     if not counts:
         raise ModelError(f"the safetensors files in {directory} hold no tensors")
     stored = max(counts, key=lambda name: counts[name])
@@ -76,19 +75,26 @@ def _weight_paths(directory: Path) -> tuple[Path, ...]:
     return paths
 
 
-def _header(path: Path, size: int) -> dict[str, Any]:
-    """The header of a safetensors file: 8 bytes of length, then JSON with type, shape and place of each tensor."""
+def _header(path: Path, size: int) -> tuple[dict[str, Any], Counter[str]]:
+    """The header of a safetensors file, and how many elements of each type it names.
+
+    It is 8 bytes of length, then JSON with type, shape and place of each tensor.
+    """
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             # A length beyond the file leaves a text that is cut off, which JSON refuses.
             header = json.loads(file.read(min(length, size, _MAX_HEADER)))
-        end = 8 + length + max((t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"), default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        end = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        elements: Counter[str] = Counter()
+        for tensor in tensors:
+            elements[tensor["dtype"]] += math.prod(tensor["shape"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} is not a whole safetensors file ({error}); download the model again") from error
     if size < end:
         raise ModelError(f"{path} is cut short: {size:,} of {end:,} bytes; download the model again")
-    return dict(header)
+    return header, elements
 
 
 def choose_dtype(name: str, device: torch.device, stored: torch.dtype) -> torch.dtype:

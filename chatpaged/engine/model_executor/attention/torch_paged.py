@@ -235,11 +235,12 @@ def plain_attention(
     kv_heads, num_keys = key.shape[1:3]
     scale = options.scale if options.scale is not None else dim**-0.5
     dtype = torch.promote_types(query.dtype, torch.float32)
+    transposed = key.transpose(2, 3).to(dtype)
     pieces = []
     step = max(1, _MAX_SCORES // (batch * heads * num_keys))
     for begin in range(0, num_queries, step):
-        part = query[:, :, begin : begin + step].reshape(batch, kv_heads, -1, dim)
-        scores = torch.matmul(part, key.transpose(2, 3)).to(dtype).mul_(scale).view(batch, heads, -1, num_keys)
+        part = query[:, :, begin : begin + step].to(dtype).reshape(batch, kv_heads, -1, dim)
+        scores = torch.matmul(part, transposed).mul_(scale).view(batch, heads, -1, num_keys)
         if options.softcap is not None:
             scores = torch.tanh(scores.div_(options.softcap)).mul_(options.softcap)
         if bias is not None:

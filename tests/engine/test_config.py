@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.sampling_params import DEFAULT_TEMPERATURE, MAX_SEED, SamplingParams, model_defaults
+from chatpaged.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 12}, "power of two, not 12"),
+        ({"block_size": 0}, "power of two"),
+        ({"kv_blocks": 0}, "kv_blocks must be at least 1"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
+        ({"kv_blocks": 4, "kv_memory": 1000}, "give one of them"),
+        ({"memory_utilization": 0.0}, "memory_utilization"),
+        ({"memory_utilization": 1.5}, "memory_utilization"),
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, r"\(7\) must be at least max_num_seqs \(8\)"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"dtype": "int8"}, "unknown dtype 'int8'"),
+    ],
+)
+def test_engine_options_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        EngineConfig(**options)
+
+
+def test_good_engine_options() -> None:
+    config = EngineConfig(block_size=1, kv_blocks=5, memory_utilization=1.0, max_num_seqs=4, max_num_batched_tokens=4)
+    assert config.kv_blocks == 5
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": float("nan")}, "top_p"),
+        ({"seed": -1}, "seed"),
+        ({"seed": MAX_SEED + 1}, "seed"),
+        ({"n": 0}, "n must be"),
+        ({"n": 100_000}, "n must be"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ("a", "")}, "stop text"),
+    ],
+)
+def test_sampling_parameters_are_checked(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        SamplingParams(**params)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0, "top_p": 0.9}, {"top_k": -1}, {"top_k": 0, "top_p": 1}, {"seed": MAX_SEED}])
+def test_good_sampling_parameters(params: dict[str, Any]) -> None:
+    assert SamplingParams(**params).n == 1
+
+
+@pytest.mark.parametrize(
+    ("configuration", "temperature", "top_k", "top_p"),
+    [
+        ({}, DEFAULT_TEMPERATURE, 0, 0.95),
+        ({"temperature": 0.6, "top_k": 20, "top_p": 0.9, "eos_token_id": 2}, 0.6, 20, 0.9),
+        ({"do_sample": True, "top_k": 50}, 1.0, 50, 1.0),
+        ({"do_sample": False, "temperature": 0.6}, 0.0, 0, 1.0),
+        ({"temperature": None}, DEFAULT_TEMPERATURE, 0, 0.95),
+    ],
+)
+def test_a_model_recommends_its_sampling(configuration: dict[str, Any], temperature: float, top_k: int, top_p: float) -> None:
+    assert model_defaults(configuration) == {"temperature": temperature, "top_k": top_k, "top_p": top_p}

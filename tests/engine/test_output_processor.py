@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import random
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatpaged.engine.output_processor import Detokenizer, OutputProcessor, StopTexts, TokenOutcome
+from chatpaged.engine.outputs import Completion, FinishReason
+from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.engine.sequence import Sequence, SequenceGroup
+from chatpaged.engine.tokenizer import Tokenizer
+from tests.byte_tokenizer import END, START, byte_tokenizer
+
+BYTES = byte_tokenizer()
+_ids = count()
+
+
+class Replay:
+    """Feeds ids to a processor as if a model had drawn them."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, stops: frozenset[int] = frozenset({END}), longest: int = 1000):
+        self.processor = OutputProcessor(tokenizer, stops, longest)
+        group = SequenceGroup("r", (1, 2, 3), params, seed=0)
+        self.sequence = Sequence(next(_ids), group, 0, [1, 2, 3])
+        group.sequences.append(self.sequence)
+        self.shown: list[str] = []
+
+    def feed(self, *token_ids: int) -> Completion | None:
+        for token_id in token_ids:
+            self.sequence.token_ids.append(token_id)
+            outcome = self.processor.append(self.sequence)
+            self.shown.append(outcome.text)
+            if outcome.completion is not None:
+                return outcome.completion
+        return None
+
+    def cancel(self) -> TokenOutcome:
+        return self.processor.cancel(self.sequence)
+
+
+def ids(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def complete(text: str, **params: object) -> tuple[Replay, Completion]:
+    replay = Replay(BYTES, SamplingParams(**params))  # type: ignore[arg-type]
+    completion = replay.feed(*ids(text), END)
+    assert completion is not None
+    assert "".join(replay.shown) == completion.text
+    return replay, completion
+
+
+# --- characters (cases E1, E2) ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["😀", "🇫🇷", "ď", "日本語", "a😀b", "\n\n x\t"])
+def test_no_broken_character_is_ever_shown(text: str) -> None:
+    replay, completion = complete(text)
+    assert completion.text == text
+    assert "\ufffd" not in "".join(replay.shown)
+
+
+def test_a_character_appears_with_its_last_byte() -> None:
+    replay, _ = complete("😀")
+    assert replay.shown[:4] == ["", "", "", "😀"]
+
+
+def test_what_is_incomplete_at_the_end_becomes_one_replacement_character() -> None:
+    replay = Replay(BYTES, SamplingParams(max_tokens=2))
+    completion = replay.feed(0xF0, 0x9F)
+    assert completion is not None
+    assert (completion.text, completion.finish_reason) == ("\ufffd", FinishReason.LENGTH)
+    assert replay.shown == ["", "\ufffd"]
+
+
+def test_invalid_bytes_are_shown_once_they_cannot_be_completed() -> None:
+    detokenizer = Detokenizer(BYTES)
+    assert [detokenizer.append(byte) for byte in (0xE2, 0x28, 0xFF, 0xFF, ord("a"))] == ["", "\ufffd(", "", "\ufffd", "\ufffda"]
+    assert detokenizer.flush() == ""
+
+
+def test_special_tokens_leave_no_text() -> None:
+    detokenizer = Detokenizer(BYTES)
+    assert [detokenizer.append(token) for token in (ord("a"), START, ord("b"))] == ["a", "", "b"]
+
+
+@given(st.lists(st.integers(0, 257), max_size=40))
+@settings(max_examples=500, deadline=None)
+def test_pieces_join_to_the_decoded_text(token_ids: list[int]) -> None:
+    detokenizer = Detokenizer(BYTES)
+    pieces = [detokenizer.append(token_id) for token_id in token_ids] + [detokenizer.flush()]
+    assert "".join(pieces) == BYTES.decode(token_ids)
+
+
+@pytest.mark.starter
+def test_pieces_join_to_the_decoded_text_of_a_real_tokenizer(starter_model: Path) -> None:
+    tokenizer = Tokenizer.from_directory(starter_model)
+    rng = random.Random(0)
+    for _ in range(2_000):
+        # Half of the ids from the single bytes at the start of the vocabulary: broken characters of all kinds.
+        token_ids = [rng.randrange(rng.choice([300, tokenizer.vocab_size])) for _ in range(rng.randint(1, 12))]
+        detokenizer = Detokenizer(tokenizer)
+        pieces = [detokenizer.append(token_id) for token_id in token_ids] + [detokenizer.flush()]
+        assert "".join(pieces) == tokenizer.decode(token_ids), token_ids
+
+
+@pytest.mark.starter
+@pytest.mark.parametrize(
+    ("token_ids", "shown"),
+    [
+        ((10813, 242, 218), ["", "", "😀"]),
+        ((10813, 225, 121, 10813, 225, 132), ["", "", "🇫", "", "", "🇷"]),
+        ((143, 233), ["", "ď"]),
+    ],
+)
+def test_real_ids_of_split_characters(starter_model: Path, token_ids: tuple[int, ...], shown: list[str]) -> None:
+    replay = Replay(Tokenizer.from_directory(starter_model), SamplingParams())
+    replay.feed(*token_ids)
+    assert replay.shown == shown
+
+
+@pytest.mark.starter
+def test_real_ids_of_japanese(starter_model: Path) -> None:
+    replay = Replay(Tokenizer.from_directory(starter_model), SamplingParams())
+    replay.feed(23274, 115, 40993, 179, 120, 248)
+    assert "".join(replay.shown) == "日本語"
+    assert "\ufffd" not in "".join(replay.shown)
+
+
+@pytest.mark.starter
+@pytest.mark.parametrize(
+    ("token_ids", "stop", "text"),
+    [
+        ((33203, 23960, 57, 58), "DEFGHIJ", ""),
+        ((1038, 16438), "n f", " ow"),
+        ((17565, 16439), "beta gamma", ""),
+        ((198, 11126, 42), "\nUser:", ""),
+    ],
+)
+def test_real_ids_of_stop_texts(starter_model: Path, token_ids: tuple[int, ...], stop: str, text: str) -> None:
+    tokenizer = Tokenizer.from_directory(starter_model)
+    replay = Replay(tokenizer, SamplingParams(stop=(stop,)))
+    completion = replay.feed(*token_ids)
+    assert completion is not None
+    assert (completion.text, completion.finish_reason) == (text, FinishReason.STOP)
+    assert "".join(replay.shown) == text
+    assert tokenizer.decode(completion.token_ids) == text
+
+
+# --- stop texts (cases E4, E6) -----------------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_stop_text_is_shown() -> None:
+    replay, completion = complete("abcSTOPdef", stop=("STOP",))
+    assert completion.text == "abc"
+    assert completion.finish_reason is FinishReason.STOP
+    assert completion.token_ids == tuple(ids("abc"))
+    assert completion.num_tokens == len("abcSTOP")
+    assert replay.shown == ["a", "b", "c", "", "", "", ""]
+
+
+def test_what_only_looked_like_a_stop_text_is_not_lost() -> None:
+    _, completion = complete("STOSTO STOX", stop=("STOP",))
+    assert completion.text == "STOSTO STOX"
+
+
+def test_the_end_token_gives_back_what_was_held() -> None:
+    _, completion = complete("aST", stop=("STOP",))
+    assert completion.text == "aST"
+
+
+def test_the_length_limit_gives_back_what_was_held() -> None:
+    replay = Replay(BYTES, SamplingParams(stop=("STOP",), max_tokens=3))
+    completion = replay.feed(*ids("aST"))
+    assert completion is not None
+    assert (completion.text, completion.finish_reason, "".join(replay.shown)) == ("aST", FinishReason.LENGTH, "aST")
+
+
+def test_the_first_of_several_stop_texts_counts() -> None:
+    _, completion = complete("one two three", stop=("three", "wo"))
+    assert completion.text == "one t"
+
+
+def test_a_stop_text_inside_a_token() -> None:
+    stops = StopTexts(("n f",))
+    assert stops.append(" own") == (" ow", False)
+    assert stops.append(" fox") == ("", True)
+    assert stops.flush() == ""
+
+
+def test_a_stop_text_made_of_flushed_bytes() -> None:
+    replay = Replay(BYTES, SamplingParams(stop=("\ufffd",)))
+    completion = replay.feed(ord("a"), 0xF0, END)
+    assert completion is not None
+    assert (completion.text, completion.token_ids) == ("a", (ord("a"),))
+
+
+@given(st.text("abS", max_size=30), st.lists(st.text("abS", min_size=1, max_size=4), min_size=1, max_size=3), st.data())
+@settings(max_examples=300, deadline=None)
+def test_stop_texts_never_leak_or_swallow(text: str, stops: list[str], data: st.DataObject) -> None:
+    stop_texts = StopTexts(tuple(stops))
+    shown, at, stopped = "", 0, False
+    while at < len(text) and not stopped:
+        size = data.draw(st.integers(1, 4))
+        piece, stopped = stop_texts.append(text[at : at + size])
+        shown, at = shown + piece, at + size
+    shown += stop_texts.flush()
+    seen = text[:at]
+    if stopped:
+        assert shown == seen[: min(seen.find(stop) for stop in stops if stop in seen)]
+    else:
+        assert shown == text
+    assert not any(stop in shown for stop in stops)
+
+
+def test_ids_for_a_cut_answer_keep_generated_ones_and_encode_the_rest() -> None:
+    replay = Replay(BYTES, SamplingParams(stop=("é!",)))
+    completion = replay.feed(*ids("né!"))
+    assert completion is not None
+    assert completion.token_ids == tuple(ids("n"))
+
+
+def test_a_cut_inside_the_first_token_encodes_the_text() -> None:
+    processor = OutputProcessor(BYTES, frozenset(), 100)
+    assert processor._ids_of("x", [ord("y")]) == [ord("x")]
+
+
+# --- end tokens, lengths (cases E8, E14) -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [START, END])
+def test_every_end_token_stops_and_none_is_shown(end: int) -> None:
+    replay = Replay(BYTES, SamplingParams(), stops=frozenset({START, END}))
+    completion = replay.feed(*ids("hi"), end)
+    assert completion == Completion(0, "hi", tuple(ids("hi")), FinishReason.STOP, 3)
+
+
+def test_end_tokens_can_be_ignored_but_stop_ids_of_the_request_count() -> None:
+    replay = Replay(BYTES, SamplingParams(ignore_eos=True, stop_token_ids=(7,)))
+    assert replay.feed(ord("a"), END, ord("b")) is None
+    completion = replay.feed(7)
+    assert completion is not None
+    assert (completion.text, completion.token_ids) == ("ab", (ord("a"), END, ord("b")))
+
+
+def test_max_tokens_is_a_length_finish() -> None:
+    completion = Replay(BYTES, SamplingParams(max_tokens=5)).feed(*ids("abcdefgh"))
+    assert completion == Completion(0, "abcde", tuple(ids("abcde")), FinishReason.LENGTH, 5)
+
+
+def test_a_full_context_is_a_length_finish() -> None:
+    completion = Replay(BYTES, SamplingParams(), longest=6).feed(*ids("abcdefgh"))
+    assert completion is not None
+    assert (completion.text, completion.finish_reason) == ("abc", FinishReason.LENGTH)
+
+
+def test_an_end_token_as_the_last_allowed_one_is_a_stop() -> None:
+    completion = Replay(BYTES, SamplingParams(max_tokens=2)).feed(ord("a"), END)
+    assert completion is not None
+    assert completion.finish_reason is FinishReason.STOP
+
+
+def test_cancelling_keeps_what_there_is() -> None:
+    replay = Replay(BYTES, SamplingParams(stop=("STOP",)))
+    replay.feed(*ids("hi ST"))
+    outcome = replay.cancel()
+    assert outcome.text == "ST"
+    assert outcome.completion == Completion(0, "hi ST", tuple(ids("hi ST")), FinishReason.CANCELLED, 5)
+
+
+def test_cancelling_before_the_first_token() -> None:
+    outcome = Replay(BYTES, SamplingParams()).cancel()
+    assert outcome.completion == Completion(0, "", (), FinishReason.CANCELLED, 0)
+
+
+def test_leading_newlines_are_kept() -> None:
+    _, completion = complete("\n\nHello")
+    assert completion.text == "\n\nHello"

@@ -1,0 +1,153 @@
+"""Greedy answers equal those of transformers' own `generate`, token for token, whatever the engine does with its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from chatpaged.chat_template import ChatMessage
+from chatpaged.engine.llm_engine import LLMEngine
+from chatpaged.engine.token_budget import TokenBudget
+from tests.model_executor.harness import Arrival, greedy, load_reference, make_engine, reference_answer, serve
+from tests.model_executor.tiny_models import FAMILIES, OTHER_FAMILIES, SPECIAL_TOKENS, VOCAB_SIZE
+
+NUM_TOKENS = 16
+_WORDS = torch.randint(len(SPECIAL_TOKENS), VOCAB_SIZE, (80,), generator=torch.Generator().manual_seed(5)).tolist()
+PROMPTS: dict[str, list[int]] = {
+    "short": _WORDS[60:65],
+    "medium": _WORDS[:17],
+    "long": _WORDS[:33],
+    "other end": _WORDS[:32] + _WORDS[40:56],
+}
+# They come while others are half way.
+ARRIVALS = {
+    "medium": Arrival(PROMPTS["medium"], step=0),
+    "short": Arrival(PROMPTS["short"], step=0),
+    "long": Arrival(PROMPTS["long"], step=3),
+    "other end": Arrival(PROMPTS["other end"], step=8),
+}
+# The last one is more urgent than all before it: where they fill the pool, they give way.
+URGENT_ARRIVALS = {name: replace(arrival, priority=int(name != "other end")) for name, arrival in ARRIVALS.items()}
+# The most that one of them needs; all of them together need three times that.
+SMALL_POOL = {1: 64, 16: 4}
+LARGE_POOL = {1: 600, 16: 60}
+
+References = Callable[[str], dict[str, tuple[int, ...]]]
+
+
+@pytest.fixture(scope="module")
+def references(model_directory: Callable[[str], Path]) -> References:
+    """What transformers answers to each of the prompts, by family."""
+
+    @cache
+    def answers(family: str) -> dict[str, tuple[int, ...]]:
+        model = load_reference(model_directory(family))
+        return {name: reference_answer(model, prompt, NUM_TOKENS) for name, prompt in PROMPTS.items()}
+
+    return answers
+
+
+class _OnePromptToken(TokenBudget):
+    """Lets a step read one token of one prompt, while any number of sequences decode."""
+
+    def max_prefill_tokens(self, *, decoding: bool, interactive: bool) -> int:
+        return 1
+
+
+def _engine(directory: Path, chunk: int | None, *, block_size: int, caching: bool, small_pool: bool) -> LLMEngine:
+    engine = make_engine(
+        directory,
+        block_size=block_size,
+        kv_blocks=(SMALL_POOL if small_pool else LARGE_POOL)[block_size],
+        max_num_seqs=16 if chunk is None else 4,
+        max_num_batched_tokens=7 if chunk == 7 else 256,
+        enable_prefix_caching=caching,
+    )
+    if chunk == 1:
+        engine.scheduler.budget = _OnePromptToken(256)
+    return engine
+
+
+@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("preemption", [False, True], ids=["roomy", "preempting"])
+@pytest.mark.parametrize("chunk", [1, 7, None], ids=["chunk1", "chunk7", "whole"])
+@pytest.mark.parametrize("caching", [False, True], ids=["uncached", "cached"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_combination(
+    family: str,
+    caching: bool,
+    chunk: int | None,
+    preemption: bool,
+    n: int,
+    block_size: int,
+    model_directory: Callable[[str], Path],
+    references: References,
+) -> None:
+    expected = references(family)
+    with _engine(model_directory(family), chunk, block_size=block_size, caching=caching, small_pool=preemption) as engine:
+        answers = serve(engine, URGENT_ARRIVALS if preemption else ARRIVALS, greedy(NUM_TOKENS, n=n))
+        snapshot = engine.snapshot()
+    assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] * n for name in PROMPTS}
+    # The combination was what it says.
+    assert (engine.scheduler.counters.preemptions > 0) == preemption
+    assert (sum(answer.cached_tokens for answer in answers.values()) > 0) == caching
+    most_read = max(step.num_tokens - step.num_decode_tokens for step in snapshot.steps)
+    assert most_read <= chunk if chunk is not None else most_read > 7
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_of_one_token(family: str, model_directory: Callable[[str], Path], references: References) -> None:
+    expected = references(family)
+    with make_engine(model_directory(family), kv_blocks=20, max_num_seqs=1, max_num_batched_tokens=1) as engine:
+        answers = serve(engine, ARRIVALS, greedy(NUM_TOKENS))
+        assert {step.num_tokens for step in engine.snapshot().steps} == {1}
+    assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] for name in PROMPTS}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, None], ids=["chunk1", "chunk7", "whole"])
+@pytest.mark.parametrize("family", OTHER_FAMILIES)
+def test_softcap_narrow_values_and_learned_positions(
+    family: str, chunk: int | None, model_directory: Callable[[str], Path], references: References
+) -> None:
+    expected = references(family)
+    with _engine(model_directory(family), chunk, block_size=16, caching=True, small_pool=True) as engine:
+        answers = serve(engine, URGENT_ARRIVALS, greedy(NUM_TOKENS, n=3))
+    assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] * 3 for name in PROMPTS}
+    assert engine.scheduler.counters.preemptions > 0
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHER_FAMILIES])
+def test_float32(family: str, model_directory: Callable[[str], Path], references: References) -> None:
+    # The default on a CPU. Gaps between logits are large enough for its rounding.
+    expected = references(family)
+    with make_engine(model_directory(family), dtype="auto", kv_blocks=20) as engine:
+        answers = serve(engine, ARRIVALS, greedy(NUM_TOKENS))
+    assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] for name in PROMPTS}
+
+
+def test_prefix_cache_spares_every_full_block(model_directory: Callable[[str], Path], references: References) -> None:
+    with make_engine(model_directory("llama"), kv_blocks=60) as engine:
+        first = serve(engine, ARRIVALS, greedy(NUM_TOKENS))
+        again = serve(engine, ARRIVALS, greedy(NUM_TOKENS))
+    assert {name: answer.cached_tokens for name, answer in first.items()} == {"medium": 0, "short": 0, "long": 16, "other end": 32}
+    assert {name: answer.cached_tokens for name, answer in again.items()} == {"medium": 16, "short": 0, "long": 32, "other end": 32}
+    assert {name: answer.token_ids for name, answer in again.items()} == {name: [ids] for name, ids in references("llama").items()}
+
+
+def test_text_and_messages_are_encoded_as_transformers_does(model_directory: Callable[[str], Path]) -> None:
+    directory = model_directory("llama")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    messages = [("system", "Say where the blocks are."), ("user", "Which token attends to it? ďábelské 日本語 😀")]
+    with make_engine(directory, kv_blocks=20) as engine:
+        text = engine.render(messages[1][1])
+        chat = engine.render([ChatMessage(role, content) for role, content in messages])
+    assert list(text.token_ids) == tokenizer(messages[1][1])["input_ids"]
+    listed = [{"role": role, "content": content} for role, content in messages]
+    assert list(chat.token_ids) == tokenizer.apply_chat_template(listed, add_generation_prompt=True, return_dict=False)
