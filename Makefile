@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 QUESTION ?= What is the capital of France?
 
+# These decide who reads and writes whose memory: every branch of them is tested.
+FULLY_COVERED := block_pool block_manager scheduler output_processor
+
 .PHONY: ask test check format lint types docs clean
 
 ask: $(VENV)/installed
@@ -16,6 +19,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pytest tests/engine --quiet --cov-branch $(addprefix --cov=chatpaged.engine.,$(FULLY_COVERED)) --cov-fail-under=100
 	$(BIN)/pytest
 
 format: $(VENV)/installed-dev

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import filelock
 
+from chatpaged.engine.tokenizer import read_json
 from chatpaged.errors import ModelError
 from chatpaged.paths import models_dir, private_dir
 
@@ -72,6 +73,20 @@ def resolve_model(name: str | None, tell: Tell) -> Path:
     if os.path.isfile(place):
         raise ModelError(f"{name} is a file; give a model directory (config.json, tokenizer.json, safetensors)")
     raise ModelError(f"no model {name!r}: it is neither a directory nor 'starter' ({STARTER.name})")
+
+
+def context_length(directory: Path) -> int | None:
+    """The model's context in tokens, if its configuration names it.
+
+    Raises:
+        ModelError: `config.json` is missing or damaged.
+    """
+    config = read_json(directory / "config.json")
+    if not config:
+        raise ModelError(f"no config.json in {directory}")
+    text = config.get("text_config")
+    context = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    return context if isinstance(context, int) else None
 
 
 def starter_directory(tell: Tell) -> Path:

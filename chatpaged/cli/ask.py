@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,16 @@ import click
 
 from chatpaged.cli.main import INTERRUPTED, TERMINATED, Terminated
 from chatpaged.cli.options import engine_config, engine_options
-from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams, printable
+from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.sampling_params import MAX_SEED, SamplingParams, model_defaults
 from chatpaged.errors import InvalidRequestError, ModelError
 
 if TYPE_CHECKING:
-    from chatpaged.chat_template import ChatMessage
+    from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
     from chatpaged.engine.llm_engine import LLMEngine
     from chatpaged.engine.outputs import Completion, RequestMetrics
+    from chatpaged.engine.tokenizer import Tokenizer
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -38,7 +39,7 @@ class Answers:
 
 @click.command("ask", context_settings={"max_content_width": 100})
 @click.argument("prompt", nargs=-1)
-@click.option("-m", "--model", help="A model directory, or 'starter'.  [default: the starter model]")
+@click.option("-m", "--model", "model_name", help="A model directory, or 'starter'.  [default: the starter model]")
 @click.option("-s", "--system", help="System prompt.")
 @click.option("--max-tokens", type=_POSITIVE, help="Longest answer in tokens.  [default: what the context allows]")
 @click.option("--temperature", type=click.FloatRange(0, 100), help="0 picks the most likely token.  [default: the model's, else 0.7]")
@@ -54,7 +55,7 @@ class Answers:
 def command(  # noqa: PLR0913 - one parameter an option
     *,
     prompt: tuple[str, ...],
-    model: str | None,
+    model_name: str | None,
     system: str | None,
     max_tokens: int | None,
     temperature: float | None,
@@ -78,26 +79,21 @@ def command(  # noqa: PLR0913 - one parameter an option
     configure_streams()
     messages = _messages(" ".join(prompt), _read_stdin(), system)
     config = engine_config(**engine)
+    given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed, "max_tokens": max_tokens}
+    asked = SamplingParams(**{name: value for name, value in given.items() if value is not None}, n=samples, stop=stop)
     status = Status()
-    directory = _resolve(model, status)
+    model = _open_model(model_name, status)
+    rendered = model.render(messages)
     if dry_run:
-        _dry_run(directory, messages, as_json=as_json)
+        _show_prompt(rendered, as_json=as_json)
         return
-    given = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
-    params = SamplingParams(
-        **{**model_defaults(_generation_config(directory)), **{name: value for name, value in given.items() if value is not None}},
-        seed=seed,
-        n=samples,
-        max_tokens=max_tokens,
-        stop=stop,
-    )
+    model.check_fits(rendered, config)
+    params = replace(asked, **{name: value for name, value in model.sampling_defaults().items() if given[name] is None})
     writer = AnswerWriter(sys.stdout)
     show = _no_text if as_json or samples > 1 else writer.write
-    llm = _load(directory, config, status)
-    with llm:
-        answers = _run(llm, messages, params, show)
-    status.clear()
-    _finish(answers, writer, directory.name, as_json=as_json, streamed=samples == 1)
+    with model.load(config, status) as llm:
+        answers = _run(llm, rendered, params, show)
+    _finish(answers, writer, model.directory.name, as_json=as_json, streamed=samples == 1)
     if stats and answers.metrics is not None:
         sys.stderr.write(_stats(answers.metrics))
     if answers.interrupted_by is not None:
@@ -132,43 +128,59 @@ def _messages(question: str, document: str, system: str | None) -> list[ChatMess
     return [*([ChatMessage("system", system)] if system is not None else []), ChatMessage("user", content)]
 
 
-def _resolve(model: str | None, status: Status) -> Path:
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model on disk, of which only the text side has been read."""
+
+    directory: Path
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    def render(self, messages: list[ChatMessage]) -> RenderedPrompt:
+        """The prompt as the model gets it."""
+        from chatpaged.engine.llm_engine import render_prompt
+
+        return render_prompt(messages, self.tokenizer, self.template)
+
+    def check_fits(self, rendered: RenderedPrompt, config: EngineConfig) -> None:
+        """Refuses a prompt that is too long before seconds are spent on loading the weights."""
+        from chatpaged.engine.scheduler import check_prompt_fits
+        from chatpaged.model_files import context_length
+
+        context = config.max_model_len if config.max_model_len is not None else context_length(self.directory)
+        check_prompt_fits(len(rendered.token_ids), context=context, num_blocks=config.kv_blocks, block_size=config.block_size)
+
+    def sampling_defaults(self) -> dict[str, Any]:
+        """What the model's makers recommend."""
+        from chatpaged.engine.tokenizer import read_json
+
+        return model_defaults(read_json(self.directory / "generation_config.json"))
+
+    def load(self, config: EngineConfig, status: Status) -> LLMEngine:
+        """The engine, with the weights loaded."""
+        from chatpaged.engine.llm_engine import LLMEngine
+
+        status.show(f"loading {self.directory.name}")
+        try:
+            return LLMEngine.from_pretrained(self.directory, config, tokenizer=self.tokenizer)
+        finally:
+            status.clear()
+
+
+def _open_model(name: str | None, status: Status) -> Model:
+    from chatpaged.chat_template import ChatTemplate
+    from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.model_files import resolve_model
 
-    def tell(text: str) -> None:
-        if sys.stderr.isatty():
-            status.show(text)
-        else:
-            sys.stderr.write(f"chatpaged: {printable(text)}\n")
-            sys.stderr.flush()
-
-    directory = resolve_model(model, tell)
-    status.clear()
-    return directory
-
-
-def _generation_config(directory: Path) -> dict[str, Any]:
-    from chatpaged.engine.tokenizer import read_json
-
-    return read_json(directory / "generation_config.json")
-
-
-def _load(directory: Path, config: EngineConfig, status: Status) -> LLMEngine:
-    from chatpaged.engine.llm_engine import LLMEngine
-
-    status.show(f"loading {directory.name}")
-    llm = LLMEngine.from_pretrained(directory, config)
-    status.clear()
-    return llm
-
-
-def _dry_run(directory: Path, messages: list[ChatMessage], *, as_json: bool) -> None:
-    from chatpaged.chat_template import ChatTemplate
-    from chatpaged.engine.llm_engine import render_prompt
-    from chatpaged.engine.tokenizer import Tokenizer
-
+    try:
+        directory = resolve_model(name, status.tell)
+    finally:
+        status.clear()
     tokenizer = Tokenizer.from_directory(directory)
-    rendered = render_prompt(messages, tokenizer, ChatTemplate.from_directory(directory, tokenizer))
+    return Model(directory, tokenizer, ChatTemplate.from_directory(directory, tokenizer))
+
+
+def _show_prompt(rendered: RenderedPrompt, *, as_json: bool) -> None:
     if as_json:
         _write_json({"prompt": rendered.text, "token_ids": rendered.token_ids, "prompt_tokens": len(rendered.token_ids)})
     else:
@@ -180,10 +192,10 @@ def _dry_run(directory: Path, messages: list[ChatMessage], *, as_json: bool) -> 
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def _run(llm: LLMEngine, messages: list[ChatMessage], params: SamplingParams, show: Callable[[str], None]) -> Answers:
+def _run(llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[str], None]) -> Answers:
     """Runs the request; Ctrl-C and SIGTERM end it with what there is so far."""
     answers = Answers()
-    request_id = llm.add_request(messages, params, interactive=True)
+    request_id = llm.add_request(rendered.token_ids, params, interactive=True)
     answers.seed = llm.seed_of(request_id) or 0
     try:
         while llm.has_unfinished:

@@ -59,6 +59,14 @@ class Status:
             sys.stderr.write(f"\r\x1b[K{printable(text)} …")
             sys.stderr.flush()
 
+    def tell(self, text: str) -> None:
+        """Says something worth knowing even where nothing can be taken away again: a line of its own there."""
+        if self._is_terminal:
+            self.show(text)
+        else:
+            sys.stderr.write(f"chatpaged: {printable(text)}\n")
+            sys.stderr.flush()
+
     def clear(self) -> None:
         """Takes the line away."""
         if self._is_terminal:

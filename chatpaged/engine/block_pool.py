@@ -118,7 +118,7 @@ class BlockPool:
             raise NoFreeBlockError(f"all {self.num_usable} blocks are in use")
         evicted = self._prefixes[block]
         if evicted is not None:
-            self._unpublish(block)
+            self._unpublish(block, evicted)
         self._ref_counts[block] = 1
         return block, evicted
 
@@ -151,16 +151,14 @@ class BlockPool:
 
     def forget_cached(self) -> int:
         """Empties the prefix map; blocks in use stay in use. Returns how many blocks lost their prefix."""
-        published = list(self._by_key.values())
-        for block in published:
-            self._unpublish(block)
+        published = [(block, prefix) for block, prefix in enumerate(self._prefixes) if prefix is not None]
+        for block, prefix in published:
+            self._unpublish(block, prefix)
         return len(published)
 
-    def _unpublish(self, block: int) -> None:
-        prefix = self._prefixes[block]
-        if prefix is not None:
-            del self._by_key[prefix.key]
-            self._prefixes[block] = None
+    def _unpublish(self, block: int, prefix: BlockPrefix) -> None:
+        del self._by_key[prefix.key]
+        self._prefixes[block] = None
 
     def check_invariants(self) -> None:
         """Audits the books: every block is null, free or used, and the prefix map agrees with the blocks.

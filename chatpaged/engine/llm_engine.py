@@ -94,12 +94,20 @@ class LLMEngine:
         self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
-    def from_pretrained(cls, directory: Path, config: EngineConfig | None = None, *, progress: Callable[[str], None] | None = None) -> Self:
+    def from_pretrained(
+        cls,
+        directory: Path,
+        config: EngineConfig | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Self:
         """Loads a model directory: `config.json`, safetensors, `tokenizer.json`.
 
         Args:
             directory: the model.
             config: engine options.
+            tokenizer: the model's, if it has been read already.
             progress: is told, in a few words, what is being done.
 
         Raises:
@@ -110,7 +118,7 @@ class LLMEngine:
         from chatpaged.engine.model_executor.model_runner import ModelRunner  # noqa: PLC0415, TID251
 
         config = config if config is not None else EngineConfig()
-        tokenizer = Tokenizer.from_directory(directory)
+        tokenizer = tokenizer if tokenizer is not None else Tokenizer.from_directory(directory)
         template = ChatTemplate.from_directory(directory, tokenizer)
         executor = ModelRunner.load(directory, config, progress=progress)
         return cls(executor, tokenizer, config, chat_template=template)

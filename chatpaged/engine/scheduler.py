@@ -111,7 +111,12 @@ class Scheduler:
             PromptTooLongError: the prompt leaves no room for an answer in the context, or can never fit the KV pool.
         """
         try:
-            self._check_fits(group.num_prompt_tokens)
+            check_prompt_fits(
+                group.num_prompt_tokens,
+                context=self.config.max_model_len,
+                num_blocks=self.blocks.pool.num_usable,
+                block_size=self.blocks.block_size,
+            )
         except PromptTooLongError:
             self.counters.refusals += 1
             raise
@@ -120,19 +125,6 @@ class Scheduler:
         self._next_arrival += 1
         self._groups[group.request_id] = group
         self._enqueue(self._new_sequence(group, list(group.prompt_token_ids)))
-
-    def _check_fits(self, num_tokens: int) -> None:
-        context = self.config.max_model_len
-        if num_tokens > context:
-            raise PromptTooLongError(f"prompt is too long for the context: {num_tokens} tokens > {context}; use a shorter prompt")
-        if num_tokens == context:
-            raise PromptTooLongError(f"prompt fills the context of {context} tokens and leaves no room for an answer; use a shorter prompt")
-        needed, usable = self.blocks.blocks_for(num_tokens), self.blocks.pool.num_usable
-        if needed > usable:
-            raise PromptTooLongError(
-                f"prompt needs {needed} blocks ({num_tokens} tokens), pool has {usable} ({self.blocks.capacity}); "
-                f"use --kv-blocks ≥ {needed + 1} or a shorter prompt"
-            )
 
     def set_priority(self, request_id: str, priority: int, *, interactive: bool) -> None:
         """Changes how urgent a request is, at any moment."""
@@ -346,6 +338,30 @@ class Scheduler:
         if {s.seq_id for s, _ in self.blocks.tables()} != {s.seq_id for s in self.running}:
             raise RuntimeError("not exactly the running sequences have block tables")
         self.blocks.check_invariants()
+
+
+def check_prompt_fits(num_tokens: int, *, context: int | None, num_blocks: int | None, block_size: int) -> None:
+    """Refuses a prompt that no waiting would help. What is None is not known yet, and not checked.
+
+    Args:
+        num_tokens: length of the prompt.
+        context: longest sequence in tokens, prompt and answer.
+        num_blocks: usable blocks of the pool.
+        block_size: tokens a block holds.
+
+    Raises:
+        PromptTooLongError: the prompt leaves no room for an answer in the context, or can never fit the KV pool.
+    """
+    if context is not None and num_tokens > context:
+        raise PromptTooLongError(f"prompt is too long for the context: {num_tokens} tokens > {context}; use a shorter prompt")
+    if num_tokens == context:
+        raise PromptTooLongError(f"prompt fills the context of {context} tokens and leaves no room for an answer; use a shorter prompt")
+    needed = -(-num_tokens // block_size)
+    if num_blocks is not None and needed > num_blocks:
+        raise PromptTooLongError(
+            f"prompt needs {needed} blocks ({num_tokens} tokens), pool has {num_blocks} ({num_blocks * block_size}); "
+            f"use --kv-blocks ≥ {needed + 1} or a shorter prompt"
+        )
 
 
 def _precedence(sequence: Sequence) -> tuple[int, int, int]:

@@ -245,7 +245,8 @@ def test_model_without_a_chat_template(tmp_path: Path, starter_model: Path) -> N
 
 
 def test_damaged_model_files(tmp_path: Path, starter_model: Path) -> None:
-    shutil.copy(starter_model / "tokenizer.json", tmp_path)
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(starter_model / name, tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% for %}")
     dry("-m", str(tmp_path), "hi").failed(3, "chat template")
     (tmp_path / "chat_template.jinja").write_text("{{ 1 / 0 }}")
