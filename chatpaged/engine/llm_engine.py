@@ -348,6 +348,11 @@ class LLMEngine:
                 speeds[sequence.seq_id] = (sequence.num_output_tokens - 1) / (now - first)
         return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=tuple(self._steps), speeds=speeds)
 
+    @property
+    def last_step(self) -> StepTiming | None:
+        """Size and seconds of the last step."""
+        return self._steps[-1] if self._steps else None
+
     def forget_cached(self) -> int:
         """Empties the prefix cache. Returns how many blocks were in it."""
         return self.scheduler.blocks.forget_cached()

@@ -325,6 +325,7 @@ def test_a_snapshot_names_blocks_sequences_and_steps() -> None:
     assert snapshot.live_tokens == 32 + 2 * 3
     assert snapshot.counters["copies"] == 1
     assert snapshot.steps[-1].total > 0
+    assert engine.last_step == snapshot.steps[-1]
     run(engine)
     assert engine.snapshot().sequences == ()
     assert engine.snapshot().cached_blocks > 0
@@ -341,7 +342,7 @@ def test_waiting_sequences_are_in_the_snapshot() -> None:
 def test_the_hit_rate_counts_prompt_tokens() -> None:
     engine = engine_of()
     assert engine.snapshot().prefix_hit_rate == 0
-    assert (engine.snapshot().batch_size, engine.snapshot().step_tokens) == (0, 0)
+    assert (engine.snapshot().batch_size, engine.snapshot().step_tokens, engine.last_step) == (0, 0, None)
     for _ in range(2):
         engine.generate("x" * 40)
     assert engine.snapshot().prefix_hit_rate == 32 / 80

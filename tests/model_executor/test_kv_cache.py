@@ -72,7 +72,7 @@ def test_write_then_gather(kv_cache: KVCache) -> None:
     key, value = torch.randn(6, 2, 5), torch.randn(6, 2, 5)
     # Five tokens of one sequence, from the middle of block 8 on to block 3, and one of another.
     blocks, offsets = torch.tensor([8, 8, 3, 3, 3, 5]), torch.tensor([2, 3, 0, 1, 2, 3])
-    kv_cache.write(1, key, value, blocks, offsets)
+    kv_cache.write(1, key, value, kv_cache.slot_index(blocks, offsets))
     keys, values = kv_cache.gather(1, kv_cache.row_index(torch.tensor([8, 3])))
     assert keys.shape == values.shape == (8, 2, 5)
     assert torch.equal(keys[2:7], key[:5])
@@ -87,7 +87,7 @@ def test_write_then_gather(kv_cache: KVCache) -> None:
 def test_write_of_a_layer_that_is_smaller_than_the_pool(kv_cache: KVCache) -> None:
     before = kv_cache.pool.clone()
     key, value = torch.randn(1, 1, 4), torch.randn(1, 1, 3)
-    kv_cache.write(2, key, value, torch.tensor([6]), torch.tensor([1]))
+    kv_cache.write(2, key, value, kv_cache.slot_index(torch.tensor([6]), torch.tensor([1])))
     assert torch.equal(kv_cache.pool[6, 2, 0, 1, 0, :4], key[0, 0])
     assert torch.equal(kv_cache.pool[6, 2, 1, 1, 0, :3], value[0, 0])
     assert int((kv_cache.pool != before).sum()) == 4 + 3
@@ -98,14 +98,6 @@ def test_gather_copies(kv_cache: KVCache) -> None:
     before = kv_cache.pool.clone()
     gathered.zero_()
     assert torch.equal(kv_cache.pool, before)
-
-
-def test_gather_into_given_memory(kv_cache: KVCache) -> None:
-    out = torch.empty(4, 4 * 2 * 5)
-    index = kv_cache.row_index(torch.tensor([9, 4]))
-    gathered = kv_cache.gather(2, index, out)
-    assert gathered.data_ptr() == out.data_ptr()
-    assert torch.equal(gathered, kv_cache.gather(2, index))
 
 
 # --- operations ----------------------------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ class KVCache:
         self.pool = torch.empty(shape, dtype=layout.dtype, device=device)
         self.pool[NULL_BLOCK].zero_()
         self.rows = self.pool.view(num_blocks * layout.num_layers * 2, -1)
+        self._slots = self.pool.view(-1, layout.kv_heads, layout.head_dim)
 
     def apply(self, operations: Iterable[BlockOperation]) -> None:
         """Carries out block moves, in order."""
@@ -113,34 +114,35 @@ class KVCache:
                 raise RuntimeError(f"no lower tier for {operation}")
             self.pool[operation.destination].copy_(self.pool[operation.source])
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, blocks: torch.Tensor, offsets: torch.Tensor) -> None:
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_index: torch.Tensor) -> None:
         """Stores the keys and values of a step's tokens.
 
         Args:
             layer: which layer.
             key: `[tokens, kv_heads, key_dim]`.
-            value: `[tokens, kv_heads, value_dim]`; the dimensions may be smaller than `head_dim`.
-            blocks: `[tokens]`, block of each token.
-            offsets: `[tokens]`, its place in the block.
+            value: `[tokens, kv_heads, value_dim]`; heads and dimensions may be fewer than the pool's.
+            slot_index: `[2, tokens]`, where the keys, then the values of each token go in layer 0; see `slot_index`.
         """
-        layer_pool = self.pool[:, layer]
-        for part, tensor in enumerate((key, value)):
-            heads, dim = tensor.shape[1:]
-            layer_pool[:, part, :, :heads, :dim].index_put_((blocks, offsets), tensor)
+        places = (slot_index + 2 * self.layout.block_size * layer).unbind()
+        for place, tensor in zip(places, (key, value), strict=True):
+            self._slots[:, : tensor.shape[1], : tensor.shape[2]].index_copy_(0, place, tensor)
 
-    def gather(self, layer: int, row_index: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def slot_index(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Slots of layer 0 for tokens at places `offsets` of `blocks`, both `[tokens]`: `[2, tokens]`, keys and values."""
+        first = blocks * (2 * self.layout.num_layers * self.layout.block_size) + offsets
+        return torch.stack((first, first + self.layout.block_size))
+
+    def gather(self, layer: int, row_index: torch.Tensor) -> torch.Tensor:
         """Reads whole blocks of one layer.
 
         Args:
             layer: which layer.
             row_index: `[2, n]`, rows of layer 0: keys, then values, of n blocks; see `row_index`.
-            out: memory to use, at least `2 x n` rows.
 
         Returns:
             `[2, n x block_size, kv_heads, head_dim]`: keys and values, copied.
         """
-        index = (row_index + 2 * layer).view(-1)
-        gathered = torch.index_select(self.rows, 0, index) if out is None else torch.index_select(self.rows, 0, index, out=out)
+        gathered = torch.index_select(self.rows, 0, (row_index + 2 * layer).view(-1))
         return gathered.view(2, -1, self.layout.kv_heads, self.layout.head_dim)
 
     def row_index(self, blocks: torch.Tensor) -> torch.Tensor:

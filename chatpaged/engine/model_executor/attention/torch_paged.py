@@ -29,36 +29,40 @@ class _DecodeGroup:
     """Rows of similar length that decode one token each; B rows, S padded keys.
 
     Attributes:
-        tokens: `[B]`, their tokens' places in the batch.
+        size: B.
+        tokens: `[B]`, their tokens' places in the batch; None when the group is the whole batch, in its order.
         row_index: `[2, B x blocks]`, what to gather.
         unwritten: `[N]`, gathered keys (of K and V, flattened) beyond a row's end: whatever an earlier user left there.
         bias: `[B, 1, 1, S]`, 0 or -inf, or None if every key counts.
     """
 
-    tokens: torch.Tensor
+    size: int
+    tokens: torch.Tensor | None
     row_index: torch.Tensor
     unwritten: torch.Tensor
     bias: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
-class _PrefillRow:
-    """A row with several tokens, or one whose prompt begins in this step.
+class _SingleRow:
+    """A row computed by itself: several tokens, or a decode that no other resembles.
 
     Attributes:
-        span: its place in the batch.
+        tokens: its place in the batch.
         row_index: `[2, blocks]`, what to gather; None when all its keys belong to this step.
-        first_key: position of the first gathered key.
-        bias: `[length, keys]`, 0 or -inf, or None for a plain causal triangle.
+        num_keys: keys to read, from the first of the gathered blocks on.
+        bias: `[length, keys]`, 0 or -inf, or None if there is nothing to hide but what `causal` says.
+        causal: a plain triangle: the row's first token is the sequence's first.
     """
 
-    span: RowSpan
+    tokens: slice
     row_index: torch.Tensor | None
-    first_key: int
+    num_keys: int
     bias: torch.Tensor | None
+    causal: bool
 
 
-_Plan = tuple[list[_DecodeGroup], list[_PrefillRow]]
+_Plan = tuple[list[_DecodeGroup], list[_SingleRow]]
 
 
 class TorchPagedAttention:
@@ -69,20 +73,28 @@ class TorchPagedAttention:
         self._kv_cache = kv_cache
         self._block_size = kv_cache.layout.block_size
         self._device = kv_cache.pool.device
+        self._slot_index = kv_cache.slot_index(batch.slot_blocks, batch.slot_offsets)
         self._plans: dict[int | None, _Plan] = {}
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
         """See `PagedAttention.attend`."""
-        self._kv_cache.write(layer, key, value, self._batch.slot_blocks, self._batch.slot_offsets)
-        if options.window not in self._plans:
-            self._plans[options.window] = self._make_plan(options.window)
-        groups, prefills = self._plans[options.window]
+        self._kv_cache.write(layer, key, value, self._slot_index)
+        plan = self._plans.get(options.window)
+        if plan is None:
+            plan = self._plans[options.window] = self._make_plan(options.window)
+        groups, singles = plan
+        if len(groups) + len(singles) == 1:  # the whole batch: nothing to put together
+            return (
+                self._decode(layer, groups[0], query, key, value, options)
+                if groups
+                else self._single(layer, singles[0], query, key, value, options)
+            )
         output = query.new_empty(*query.shape[:2], value.shape[-1])
         for group in groups:
             output[group.tokens] = self._decode(layer, group, query, key, value, options)
-        for row in prefills:
-            tokens = slice(row.span.begin, row.span.begin + row.span.length)
-            output[tokens] = self._prefill(layer, row, query[tokens], key[tokens], value[tokens], options)
+        for row in singles:
+            tokens = row.tokens
+            output[tokens] = self._single(layer, row, query[tokens], key[tokens], value[tokens], options)
         return output
 
     def _decode(
@@ -97,18 +109,18 @@ class TorchPagedAttention:
         gathered = self._kv_cache.gather(layer, group.row_index)
         # Masking is not enough: what is left there from another sequence could be NaN, and 0 x NaN is NaN.
         gathered.view(-1, *gathered.shape[2:]).index_fill_(0, group.unwritten, 0)
-        size = len(group.tokens)
         keys, values = (
-            part.view(size, -1, *part.shape[1:])[:, :, : new.shape[1], : new.shape[2]].transpose(1, 2)
+            part.view(group.size, -1, *part.shape[1:])[:, :, : new.shape[1], : new.shape[2]].transpose(1, 2)
             for part, new in zip(gathered, (key, value), strict=True)
         )
-        attended = _attention(query[group.tokens].unsqueeze(2), keys, values, group.bias, options, causal=False)
-        return attended.squeeze(2)
+        if group.tokens is not None:
+            query = query[group.tokens]
+        return _attention(query.unsqueeze(2), keys, values, group.bias, options, causal=False).squeeze(2)
 
-    def _prefill(
+    def _single(
         self,
         layer: int,
-        row: _PrefillRow,
+        row: _SingleRow,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -116,25 +128,29 @@ class TorchPagedAttention:
     ) -> torch.Tensor:
         keys, values = key, value
         if row.row_index is not None:
-            count = row.span.num_keys - row.first_key
             gathered = self._kv_cache.gather(layer, row.row_index)
-            keys, values = (part[:count, : new.shape[1], : new.shape[2]] for part, new in zip(gathered, (key, value), strict=True))
+            keys, values = (part[: row.num_keys, : new.shape[1], : new.shape[2]] for part, new in zip(gathered, (key, value), strict=True))
         query, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, keys, values))
-        attended = _attention(query, keys, values, row.bias, options, causal=row.bias is None)
+        attended = _attention(query, keys, values, row.bias, options, causal=row.causal)
         return attended.squeeze(0).transpose(0, 1)
 
     # --- the plan: the same for all layers with the same window ----------------------------------------------------------
 
     def _make_plan(self, window: int | None) -> _Plan:
-        decodes = [span for span in self._batch.spans if span.length == 1 and span.start > 0]
-        prefills = [span for span in self._batch.spans if span.length > 1 or span.start == 0]
+        spans = self._batch.spans
+        decodes = [span for span in spans if span.length == 1 and span.start > 0]
         groups: list[list[RowSpan]] = []
         for span in sorted(decodes, key=lambda span: self._num_blocks(span, window)):
             if groups and self._num_blocks(span, window) <= MAX_PADDING * self._num_blocks(groups[-1][0], window):
                 groups[-1].append(span)
             else:
                 groups.append([span])
-        return [self._decode_group(group, window) for group in groups], [self._prefill_row(span, window) for span in prefills]
+        singles = [span for span in spans if span.length > 1 or span.start == 0]
+        singles += [group[0] for group in groups if len(group) == 1]
+        return (
+            [self._decode_group(group, window) for group in groups if len(group) > 1],
+            [self._single_row(span, window) for span in singles],
+        )
 
     def _first_block(self, span: RowSpan, window: int | None) -> int:
         """The first block that any of the row's tokens attends to."""
@@ -144,6 +160,9 @@ class TorchPagedAttention:
         return len(span.block_table) - self._first_block(span, window)
 
     def _decode_group(self, spans: list[RowSpan], window: int | None) -> _DecodeGroup:
+        is_whole_batch = len(spans) == len(self._batch.spans)
+        if is_whole_batch:
+            spans = list(self._batch.spans)
         size = max(self._num_blocks(span, window) for span in spans)
         blocks: list[int] = []
         first_keys: list[int] = []
@@ -160,26 +179,29 @@ class TorchPagedAttention:
         hidden = beyond if window is None else beyond | (positions < ends - window)
         unwritten = beyond.view(-1).nonzero().squeeze(1)
         return _DecodeGroup(
-            tokens=torch.tensor([span.begin for span in spans], device=self._device),
+            size=len(spans),
+            tokens=None if is_whole_batch else torch.tensor([span.begin for span in spans], device=self._device),
             row_index=self._kv_cache.row_index(torch.tensor(blocks, device=self._device)),
             unwritten=torch.cat((unwritten, unwritten + beyond.numel())),
             bias=self._bias(hidden)[:, None, None, :] if bool(hidden.any()) else None,
         )
 
-    def _prefill_row(self, span: RowSpan, window: int | None) -> _PrefillRow:
+    def _single_row(self, span: RowSpan, window: int | None) -> _SingleRow:
+        tokens = slice(span.begin, span.begin + span.length)
         if span.start == 0 and (window is None or span.length <= window):
-            return _PrefillRow(span, None, 0, None)
+            return _SingleRow(tokens, None, span.length, None, causal=True)
         first = self._first_block(span, window)
         first_key = first * self._block_size
+        row_index = None
+        if span.start > 0:
+            row_index = self._kv_cache.row_index(torch.tensor(span.block_table[first:], device=self._device))
         queries = torch.arange(span.start, span.num_keys, device=self._device).unsqueeze(1)
         keys = torch.arange(first_key, span.num_keys, device=self._device)
         hidden = keys > queries
         if window is not None:
             hidden |= keys <= queries - window
-        row_index = None
-        if span.start > 0:
-            row_index = self._kv_cache.row_index(torch.tensor(span.block_table[first:], device=self._device))
-        return _PrefillRow(span, row_index, first_key, self._bias(hidden))
+        bias = self._bias(hidden) if span.length > 1 or bool(hidden.any()) else None
+        return _SingleRow(tokens, row_index, span.num_keys - first_key, bias, causal=False)
 
     def _bias(self, hidden: torch.Tensor) -> torch.Tensor:
         """0 where a key counts, -inf where it is hidden."""

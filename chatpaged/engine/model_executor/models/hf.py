@@ -18,6 +18,7 @@ from torch import nn
 
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.forward_context import current_attention, forward_context
+from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.errors import InvalidRequestError, ModelError
 
@@ -188,6 +189,7 @@ def load_hf_model(directory: Path, *, dtype: torch.dtype, device: torch.device, 
         raise ModelError(f"{directory} is incomplete: no weights for {missing[0]}{more}; download the model again")
     model.eval().requires_grad_(requires_grad=False).to(device)
     freeze_rope(model, context)
+    use_few_rows_linear(model)
     return HFModel(model, context)
 
 
