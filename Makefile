@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 QUESTION ?= What is the capital of France?
 
 # These decide who reads and writes whose memory: every branch of them is tested.
-FULLY_COVERED := block_pool block_manager scheduler output_processor
+FULLY_COVERED := block_pool block_manager limits output_processor scheduler step_plan
 
 .PHONY: ask test check format lint types docs clean
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, pre_tokenizers
 
 from chatpaged.chat_template import ChatMessage, ChatTemplate
-from chatpaged.engine.llm_engine import LLMEngine, render_prompt
+from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import RequestOutput
+from chatpaged.engine.prompts import render_prompt
 from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.errors import InvalidRequestError, ModelError

@@ -138,13 +138,13 @@ class Model:
 
     def render(self, messages: list[ChatMessage]) -> RenderedPrompt:
         """The prompt as the model gets it."""
-        from chatpaged.engine.llm_engine import render_prompt
+        from chatpaged.engine.prompts import render_prompt
 
         return render_prompt(messages, self.tokenizer, self.template)
 
     def check_fits(self, rendered: RenderedPrompt, config: EngineConfig) -> None:
         """Refuses a prompt that is too long before seconds are spent on loading the weights."""
-        from chatpaged.engine.scheduler import check_prompt_fits
+        from chatpaged.engine.limits import check_prompt_fits
         from chatpaged.model_files import context_length
 
         context = config.max_model_len if config.max_model_len is not None else context_length(self.directory)

@@ -19,8 +19,9 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Self, TypeVar
 
-from chatpaged.engine.llm_engine import LLMEngine, Prompt
+from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import RequestOutput, merge_outputs
+from chatpaged.engine.prompts import Prompt
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.errors import ChatpagedError, EngineDeadError

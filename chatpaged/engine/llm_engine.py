@@ -16,19 +16,20 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
+from chatpaged.chat_template import ChatTemplate, RenderedPrompt
 from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
 from chatpaged.engine.executor import ModelExecutor, StepResult
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
-from chatpaged.engine.outputs import Completion, Delta, RequestMetrics, RequestOutput, RequestResult
+from chatpaged.engine.outputs import Completion, Delta, RequestOutput, RequestResult
+from chatpaged.engine.prompts import Prompt, render_prompt
+from chatpaged.engine.request_clock import RequestClock
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.scheduler_output import SchedulerOutput
@@ -36,23 +37,10 @@ from chatpaged.engine.sequence import Sequence as TokenSequence
 from chatpaged.engine.sequence import SequenceGroup
 from chatpaged.engine.snapshot import EngineSnapshot, StepTiming, take_snapshot
 from chatpaged.engine.tokenizer import Tokenizer
-from chatpaged.errors import InvalidRequestError, ModelError
-
-Prompt = str | Sequence[int] | Sequence[ChatMessage]
-"""Plain text, token ids, or a conversation that the chat template turns into ids."""
+from chatpaged.errors import InvalidRequestError
 
 _KEPT_STEPS = 128
 _SEED_BITS = 32  # short enough to type again
-
-
-@dataclass(slots=True)
-class _Clock:
-    """When things happened to one request, in seconds of `time.perf_counter`."""
-
-    added: float
-    started: float | None = None
-    first_token: float | None = None
-    first_tokens: dict[int, float] = field(default_factory=dict)
 
 
 class LLMEngine:
@@ -89,7 +77,7 @@ class LLMEngine:
         self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks)
         stops = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
         self._processor = OutputProcessor(tokenizer, stops, self.scheduler.max_tokens)
-        self._clocks: dict[str, _Clock] = {}
+        self._clocks: dict[str, RequestClock] = {}
         self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
         self._names = (f"request-{number}" for number in itertools.count())
 
@@ -172,7 +160,7 @@ class LLMEngine:
         seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
         group = SequenceGroup(request_id, rendered.token_ids, params, seed, priority=priority, interactive=interactive, salt=salt)
         self.scheduler.add(group)
-        self._clocks[request_id] = _Clock(time.perf_counter())
+        self._clocks[request_id] = RequestClock(time.perf_counter())
         return request_id
 
     def set_priority(self, request_id: str, priority: int, *, interactive: bool) -> None:
@@ -222,9 +210,7 @@ class LLMEngine:
         return outputs
 
     def _process(self, sequence: TokenSequence, now: float) -> TokenOutcome:
-        clock = self._clocks[sequence.group.request_id]
-        clock.first_token = now if clock.first_token is None else clock.first_token
-        clock.first_tokens.setdefault(sequence.index, now)
+        self._clocks[sequence.group.request_id].first_tokens.setdefault(sequence.index, now)
         outcome = self._processor.append(sequence)
         if outcome.completion is not None:
             self.scheduler.finish(sequence)
@@ -259,32 +245,8 @@ class LLMEngine:
         return RequestOutput(request_id=group.request_id, deltas=tuple(deltas))
 
     def _finished_output(self, group: SequenceGroup, deltas: list[Delta]) -> RequestOutput:
-        metrics = self._metrics(group, self._clocks.pop(group.request_id))
+        metrics = self._clocks.pop(group.request_id).metrics(group, time.perf_counter())
         return RequestOutput(request_id=group.request_id, deltas=tuple(deltas), finished=True, metrics=metrics)
-
-    @staticmethod
-    def _metrics(group: SequenceGroup, clock: _Clock) -> RequestMetrics:
-        now = time.perf_counter()
-        counters = group.counters
-        num_tokens = sum(sequence.num_output_tokens for sequence in group.sequences)
-        later = num_tokens - len(clock.first_tokens)
-        reading = now - clock.first_token if clock.first_token is not None else 0.0
-        return RequestMetrics(
-            prompt_tokens=group.num_prompt_tokens,
-            cached_tokens=counters.cached_tokens,
-            prefill_tokens=counters.prefill_tokens,
-            recomputed_tokens=counters.recomputed_tokens,
-            completion_tokens=num_tokens,
-            preemptions=counters.preemptions,
-            cow=counters.cow,
-            swap_out=counters.swap_out,
-            swap_in=counters.swap_in,
-            peak_blocks=counters.peak_blocks,
-            queue_time=(clock.started if clock.started is not None else now) - clock.added,
-            time_to_first_token=clock.first_token - clock.added if clock.first_token is not None else None,
-            total_time=now - clock.added,
-            tokens_per_second=later / reading if later > 0 and reading > 0 else None,
-        )
 
     # --- whole answers -------------------------------------------------------------------------------------------------
 
@@ -341,11 +303,7 @@ class LLMEngine:
     def snapshot(self) -> EngineSnapshot:
         """Everything a memory panel needs, as it is between two steps."""
         now = time.perf_counter()
-        speeds = {}
-        for sequence in self.scheduler.running:
-            first = self._clocks[sequence.group.request_id].first_tokens.get(sequence.index)
-            if first is not None and now > first:
-                speeds[sequence.seq_id] = (sequence.num_output_tokens - 1) / (now - first)
+        speeds = {sequence.seq_id: self._clocks[sequence.group.request_id].speed(sequence, now) for sequence in self.scheduler.running}
         return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=tuple(self._steps), speeds=speeds)
 
     @property
@@ -374,32 +332,6 @@ class LLMEngine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> RenderedPrompt:
-    """Turns a prompt into token ids. See `LLMEngine.render`."""
-    if isinstance(prompt, str):
-        ids = (*tokenizer.leading_ids, *tokenizer.encode(prompt)) if prompt else ()
-        rendered = RenderedPrompt(prompt, ids)
-    elif all(isinstance(item, ChatMessage) for item in prompt):
-        rendered = _render_messages([item for item in prompt if isinstance(item, ChatMessage)], chat_template)
-    else:
-        ids = tuple(item for item in prompt if isinstance(item, int))
-        if len(ids) != len(prompt):
-            raise InvalidRequestError("a prompt is text, a list of token ids or a list of ChatMessage")
-        known = (token_id for token_id in ids if 0 <= token_id < tokenizer.vocab_size)
-        rendered = RenderedPrompt(tokenizer.decode(known), ids)
-    if not rendered.token_ids:
-        raise InvalidRequestError("empty prompt")
-    return rendered
-
-
-def _render_messages(messages: list[ChatMessage], chat_template: ChatTemplate | None) -> RenderedPrompt:
-    if not messages:
-        raise InvalidRequestError("empty prompt")
-    if chat_template is None:
-        raise ModelError("no chat template in this model; give the prompt as plain text")
-    return chat_template.render(messages)
 
 
 def _scheduler_config(config: EngineConfig, executor: ModelExecutor) -> SchedulerConfig:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from chatpaged.engine.block_manager import Admission, BlockManager
 from chatpaged.engine.config import SchedulerConfig
+from chatpaged.engine.limits import check_prompt_fits
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.sequence import Sequence, SequenceGroup, SequenceStatus
+from chatpaged.engine.step_plan import StepPlan
 from chatpaged.engine.token_budget import TokenBudget
 from chatpaged.errors import PromptTooLongError
 
@@ -34,36 +36,6 @@ class SchedulerCounters:
     decode_tokens: int = 0
     recovered_tokens: int = 0
     recomputed_tokens: int = 0
-
-
-@dataclass(slots=True)
-class _Plan:
-    """The step being put together: tokens for each sequence, and what is left to hand out."""
-
-    tokens: int
-    prefill_tokens: int
-    grants: dict[Sequence, int] = field(default_factory=dict)
-    has_preempted: bool = False
-
-    def offer(self, sequence: Sequence) -> int:
-        """Tokens the sequence may compute; 0 when the budget is used up."""
-        gap = sequence.num_uncomputed_tokens
-        return min(gap, self.tokens) if gap == 1 else min(gap, self.tokens, self.prefill_tokens)
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        """Schedules a sequence."""
-        self.grants[sequence] = num_tokens
-        self._spend(sequence, num_tokens)
-
-    def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out again; its tokens can be handed to others."""
-        self.has_preempted = True
-        self._spend(sequence, -self.grants.pop(sequence, 0))
-
-    def _spend(self, sequence: Sequence, num_tokens: int) -> None:
-        self.tokens -= num_tokens
-        if sequence.num_uncomputed_tokens > 1:
-            self.prefill_tokens -= num_tokens
 
 
 class Scheduler:
@@ -170,7 +142,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decides the next step. Without work the output has no rows."""
-        plan = _Plan(self.config.max_num_batched_tokens, self._max_prefill_tokens())
+        plan = StepPlan(self.config.max_num_batched_tokens, self._max_prefill_tokens())
         # Decodes first: a prompt that is being read must not use up the budget of a stream that is being read along.
         reading = [sequence for sequence in self.running if sequence.num_uncomputed_tokens > 1]
         self._schedule_running(plan, (sequence for sequence in self.running if sequence.num_uncomputed_tokens == 1))
@@ -186,7 +158,7 @@ class Scheduler:
             interactive=any(group.interactive for group in self._groups.values()),
         )
 
-    def _schedule_running(self, plan: _Plan, sequences: Iterable[Sequence]) -> None:
+    def _schedule_running(self, plan: StepPlan, sequences: Iterable[Sequence]) -> None:
         for sequence in sorted(sequences, key=_precedence):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for the sake of one before it
@@ -196,7 +168,7 @@ class Scheduler:
             if num_tokens and self._take_slots(sequence, num_tokens, plan):
                 plan.add(sequence, num_tokens)
 
-    def _take_slots(self, sequence: Sequence, num_tokens: int, plan: _Plan) -> bool:
+    def _take_slots(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> bool:
         """Gets the blocks for a running sequence, from others if need be; False when it had to give way itself."""
         while not self.blocks.append_slots(sequence, num_tokens):
             # Never a more urgent sequence, and never the first of all, so that somebody always gets on.
@@ -210,7 +182,7 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence, plan: _Plan) -> None:
+    def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
         plan.remove(sequence)
         self.running.remove(sequence)
         self.blocks.release(sequence)
@@ -220,7 +192,7 @@ class Scheduler:
         self.counters.preemptions += 1
         self._enqueue(sequence)
 
-    def _schedule_waiting(self, plan: _Plan, priority: int) -> None:
+    def _schedule_waiting(self, plan: StepPlan, priority: int) -> None:
         """Admits waiting sequences that are at least this urgent."""
         while self.waiting and not plan.has_preempted and plan.offer(self.waiting[0]):
             sequence = self.waiting[0]
@@ -229,7 +201,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._admit(sequence, plan)
 
-    def _make_room(self, sequence: Sequence, plan: _Plan) -> bool:
+    def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Whether the sequence can start now; less urgent sequences give way to it."""
         seats = min(sequence.samples_wanted, self.config.max_num_seqs)
         while (
@@ -242,7 +214,7 @@ class Scheduler:
             self._preempt(max(less_urgent, key=_expendability), plan)
         return True
 
-    def _admit(self, sequence: Sequence, plan: _Plan) -> None:
+    def _admit(self, sequence: Sequence, plan: StepPlan) -> None:
         sequence.status = SequenceStatus.RUNNING
         self.running.append(sequence)
         if sequence.num_known_tokens == 0:
@@ -262,7 +234,7 @@ class Scheduler:
         self.counters.prefix_hit_tokens += new
         self.counters.recovered_tokens += found - new
 
-    def _output(self, plan: _Plan) -> SchedulerOutput:
+    def _output(self, plan: StepPlan) -> SchedulerOutput:
         rows = tuple(self._row(sequence, num_tokens) for sequence, num_tokens in plan.grants.items())
         output = SchedulerOutput(self._step, rows, self.blocks.take_operations())
         self._step += 1
@@ -338,30 +310,6 @@ class Scheduler:
         if {s.seq_id for s, _ in self.blocks.tables()} != {s.seq_id for s in self.running}:
             raise RuntimeError("not exactly the running sequences have block tables")
         self.blocks.check_invariants()
-
-
-def check_prompt_fits(num_tokens: int, *, context: int | None, num_blocks: int | None, block_size: int) -> None:
-    """Refuses a prompt that no waiting would help. What is None is not known yet, and not checked.
-
-    Args:
-        num_tokens: length of the prompt.
-        context: longest sequence in tokens, prompt and answer.
-        num_blocks: usable blocks of the pool.
-        block_size: tokens a block holds.
-
-    Raises:
-        PromptTooLongError: the prompt leaves no room for an answer in the context, or can never fit the KV pool.
-    """
-    if context is not None and num_tokens > context:
-        raise PromptTooLongError(f"prompt is too long for the context: {num_tokens} tokens > {context}; use a shorter prompt")
-    if num_tokens == context:
-        raise PromptTooLongError(f"prompt fills the context of {context} tokens and leaves no room for an answer; use a shorter prompt")
-    needed = -(-num_tokens // block_size)
-    if num_blocks is not None and needed > num_blocks:
-        raise PromptTooLongError(
-            f"prompt needs {needed} blocks ({num_tokens} tokens), pool has {num_blocks} ({num_blocks * block_size}); "
-            f"use --kv-blocks ≥ {needed + 1} or a shorter prompt"
-        )
 
 
 def _precedence(sequence: Sequence) -> tuple[int, int, int]:

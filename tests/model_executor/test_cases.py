@@ -11,8 +11,8 @@ import pytest
 
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.engine.scheduler import _Plan
 from chatpaged.engine.sequence import Sequence as TokenSequence
+from chatpaged.engine.step_plan import StepPlan
 from tests.model_executor.harness import Arrival, greedy, load_reference, make_engine, reference_answer, serve
 from tests.model_executor.test_equivalence import PROMPTS
 
@@ -24,7 +24,7 @@ MAX_TOKENS = max(LENGTHS) + 5 - len(PROMPT)
 
 def preempt(engine: LLMEngine, sequence: TokenSequence) -> None:
     """Takes a running sequence's blocks away between two steps, as if another had needed them."""
-    engine.scheduler._preempt(sequence, _Plan(0, 0))
+    engine.scheduler._preempt(sequence, StepPlan(0, 0))
 
 
 def answer(engine: LLMEngine, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
