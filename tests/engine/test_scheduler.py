@@ -398,6 +398,6 @@ def test_the_audit_finds_damage(damage: str, message: str) -> None:
     harness.add([1])
     harness.add([2])
     harness.step()
-    exec(damage, {"self": harness.scheduler, "SequenceStatus": SequenceStatus})  # noqa: S102 - one statement a case
+    exec(damage, {"self": harness.scheduler, "SequenceStatus": SequenceStatus})
     with pytest.raises(RuntimeError, match=message):
         harness.scheduler.check_invariants()
