@@ -10,7 +10,7 @@ FULLY_COVERED := block_pool block_manager limits output_processor scheduler step
 .PHONY: ask test check format lint types docs clean
 
 ask: $(VENV)/installed
-	$(BIN)/chatpaged ask --stats "$(QUESTION)"
+	$(BIN)/chatpaged ask --temperature 0 --max-tokens 200 --stats "$(QUESTION)"
 
 test: $(VENV)/installed-dev
 	$(BIN)/pytest
