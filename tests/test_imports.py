@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.block_pool", "engine.block_tiers"}),
     frozenset({"engine.block_manager"}),
     frozenset({"engine.limits", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
-    frozenset({"engine.executor", "engine.tokenizer", "engine.output_processor", "engine.snapshot"}),
+    frozenset({"engine.executor", "engine.tokenizer", "engine.reasoning", "engine.output_processor", "engine.snapshot"}),
     frozenset({"chat_template"}),
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),
