@@ -68,7 +68,11 @@ class RenderedPrompt:
 
 
 class ChatTemplate:
-    """A model's chat template together with its tokenizer."""
+    """A model's chat template together with its tokenizer.
+
+    Attributes:
+        source: the template as it is written.
+    """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         """Compiles a template.
@@ -77,7 +81,7 @@ class ChatTemplate:
             ModelError: the template has a syntax error.
         """
         self._tokenizer = tokenizer
-        self._source = source
+        self.source = source
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
@@ -116,7 +120,7 @@ class ChatTemplate:
             raise InvalidRequestError("no messages")
         tokenizer = self._tokenizer
         edges = tokenizer.control_edges
-        cut, opening, closing, *marks = unused_characters((self._source, *(message.content for message in messages)), 3 + len(edges))
+        cut, opening, closing, *marks = unused_characters((self.source, *(message.content for message in messages)), 3 + len(edges))
         disguise = str.maketrans(edges, "".join(marks))
         restore = str.maketrans("".join(marks), edges)
         contents = [

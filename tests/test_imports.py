@@ -18,12 +18,14 @@ PACKAGE = Path(chatpaged.__file__).parent
 
 # Lowest first. A module may import from its own layer and from those below it. A name with a star stands for a whole package.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"", "engine", "errors", "paths", "engine.config", "engine.sampling_params", "engine.outputs"}),
+    frozenset({"", "engine", "errors", "paths", "engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers"}),
     frozenset({"engine.block_manager"}),
     frozenset({"engine.limits", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
-    frozenset({"engine.executor", "engine.tokenizer", "engine.reasoning", "engine.output_processor", "engine.snapshot"}),
+    frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
+    frozenset({"engine.reasoning", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}),
+    frozenset({"engine.reasoning_splitter", "engine.output_processor"}),
     frozenset({"chat_template"}),
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),

@@ -15,7 +15,8 @@ from chatpaged.cli.main import INTERRUPTED, TERMINATED, Terminated
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.sampling_params import MAX_SEED, SamplingParams, model_defaults
+from chatpaged.engine.generation_defaults import generation_defaults
+from chatpaged.engine.sampling_params import MAX_SEED, SamplingParams
 from chatpaged.errors import InvalidRequestError, ModelError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Model:
         """What the model's makers recommend."""
         from chatpaged.engine.tokenizer import read_json
 
-        return model_defaults(read_json(self.directory / "generation_config.json"))
+        return generation_defaults(read_json(self.directory / "generation_config.json")).values
 
     def load(self, config: EngineConfig, status: Status) -> LLMEngine:
         """The engine, with the weights loaded."""

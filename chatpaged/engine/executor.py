@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SchedulerOutput
 
 
@@ -14,6 +15,7 @@ class StepResult:
 
     Attributes:
         token_ids: for each row of the step the tokens drawn, one for each of the row's samples.
+        logprobs: likewise what was asked to be reported of each draw; empty where no row of the step asked.
         operations: seconds for block copies and moves.
         prepare: seconds for building the input tensors.
         forward: seconds in the model.
@@ -21,6 +23,7 @@ class StepResult:
     """
 
     token_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[TokenLogprobs | None, ...], ...] = ()
     operations: float = 0.0
     prepare: float = 0.0
     forward: float = 0.0

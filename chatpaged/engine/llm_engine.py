@@ -27,8 +27,9 @@ from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
 from chatpaged.engine.executor import ModelExecutor, StepResult
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
-from chatpaged.engine.outputs import Completion, Delta, RequestOutput, RequestResult
+from chatpaged.engine.outputs import Completion, Delta, RequestOutput, RequestResult, TokenLogprobs
 from chatpaged.engine.prompts import Prompt, render_prompt
+from chatpaged.engine.reasoning import find_reasoning_markers, starts_inside
 from chatpaged.engine.request_clock import RequestClock
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
@@ -75,8 +76,9 @@ class LLMEngine:
             fingerprint=executor.fingerprint,
         )
         self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks)
-        stops = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
-        self._processor = OutputProcessor(tokenizer, stops, self.scheduler.max_tokens)
+        self._stop_token_ids = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
+        self.reasoning = find_reasoning_markers(chat_template.source, tokenizer) if chat_template is not None else None
+        self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self.reasoning)
         self._clocks: dict[str, RequestClock] = {}
         self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
         self._names = (f"request-{number}" for number in itertools.count())
@@ -131,6 +133,7 @@ class LLMEngine:
         priority: int = 0,
         interactive: bool = False,
         salt: bytes = b"",
+        split_reasoning: bool = True,
     ) -> str:
         """Queues a request.
 
@@ -141,12 +144,13 @@ class LLMEngine:
             priority: lower is more urgent.
             interactive: somebody reads along: steps are kept short enough for a smooth stream.
             salt: only requests with the same salt share computed blocks.
+            split_reasoning: tell the model's reasoning from its answer, where it marks it; plain text is never split.
 
         Returns:
             The request's id.
 
         Raises:
-            InvalidRequestError: empty prompt, unknown token ids, or an id that is in use.
+            InvalidRequestError: empty prompt, unknown token ids in prompt or parameters, or a request id that is in use.
             PromptTooLongError: the prompt fits neither the context nor the pool.
         """
         if request_id is None:
@@ -157,11 +161,30 @@ class LLMEngine:
         if not 0 <= min(rendered.token_ids) <= max(rendered.token_ids) < self._executor.vocab_size:
             raise InvalidRequestError(f"a token id of the prompt is not between 0 and {self._executor.vocab_size - 1}")
         params = params if params is not None else SamplingParams()
-        seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
-        group = SequenceGroup(request_id, rendered.token_ids, params, seed, priority=priority, interactive=interactive, salt=salt)
+        self._check_token_ids(params)
+        group = SequenceGroup(
+            request_id,
+            rendered.token_ids,
+            params,
+            params.seed if params.seed is not None else secrets.randbits(_SEED_BITS),
+            priority=priority,
+            interactive=interactive,
+            salt=salt,
+            end_token_ids=tuple(sorted(self._stop_token_ids | set(params.stop_token_ids))),
+            thinking=self._thinking(rendered) if split_reasoning and not isinstance(prompt, str) else None,
+        )
         self.scheduler.add(group)
         self._clocks[request_id] = RequestClock(time.perf_counter())
         return request_id
+
+    def _thinking(self, rendered: RenderedPrompt) -> bool | None:
+        return starts_inside(self.reasoning, rendered.text) if self.reasoning is not None else None
+
+    def _check_token_ids(self, params: SamplingParams) -> None:
+        for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            unknown = [token_id for token_id in token_ids if not 0 <= token_id < self._executor.vocab_size]
+            if unknown:
+                raise InvalidRequestError(f"token id {unknown[0]} in {name} is not between 0 and {self._executor.vocab_size - 1}")
 
     def set_priority(self, request_id: str, priority: int, *, interactive: bool) -> None:
         """Changes how urgent a request is; takes effect with the next step."""
@@ -180,7 +203,7 @@ class LLMEngine:
         deltas = []
         for sequence in self.scheduler.abort(request_id):
             outcome = self._processor.cancel(sequence)
-            deltas.append(Delta(sequence.index, outcome.text, 0, outcome.completion))
+            deltas.append(Delta(sequence.index, outcome.text, 0, outcome.completion, outcome.reasoning))
         return self._finished_output(group, deltas)
 
     @property
@@ -201,17 +224,20 @@ class LLMEngine:
         result = self._executor.execute(output)
         executed = time.perf_counter()
         news: dict[str, tuple[SequenceGroup, list[Delta]]] = {}
-        for sequence in self.scheduler.update(output, result.token_ids):
-            outcome = self._process(sequence, executed)
+        grown = self.scheduler.update(output, result.token_ids)
+        # In the order of rows and their samples, as the executor's results are.
+        reports = itertools.chain.from_iterable(result.logprobs) if result.logprobs else itertools.repeat(None)
+        for sequence, logprobs in zip(grown, reports, strict=False):
+            outcome = self._process(sequence, logprobs, executed)
             _, deltas = news.setdefault(sequence.group.request_id, (sequence.group, []))
-            deltas.append(Delta(sequence.index, outcome.text, 1, outcome.completion))
+            deltas.append(Delta(sequence.index, outcome.text, 1, outcome.completion, outcome.reasoning, outcome.repeats))
         outputs = [self._request_output(group, deltas) for group, deltas in news.values()]
         self._record(output, result, begin, scheduled, executed)
         return outputs
 
-    def _process(self, sequence: TokenSequence, now: float) -> TokenOutcome:
+    def _process(self, sequence: TokenSequence, logprobs: TokenLogprobs | None, now: float) -> TokenOutcome:
         self._clocks[sequence.group.request_id].first_tokens.setdefault(sequence.index, now)
-        outcome = self._processor.append(sequence)
+        outcome = self._processor.append(sequence, logprobs)
         if outcome.completion is not None:
             self.scheduler.finish(sequence)
         return outcome

@@ -17,16 +17,34 @@ class FinishReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely a token of an answer was, and what else was likely at its place.
+
+    Attributes:
+        token_id: the token that was drawn.
+        logprob: natural logarithm of its probability.
+        top: the likeliest tokens with theirs, most likely first; tokens that are ruled out are not among them.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """One whole answer.
 
     Attributes:
         index: which of the request's samples.
-        text: the answer, without end markers and stop texts.
-        token_ids: ids that stand for `text` in a later prompt. They are the generated ones; only where a stop text begins
-            inside a token is the rest of that token encoded anew.
+        text: the answer, without reasoning, end markers and stop texts.
+        token_ids: ids that stand for reasoning and `text` in a later prompt. They are the generated ones; only where a stop
+            text begins inside a token is the rest of that token encoded anew.
         finish_reason: why it ended.
         num_tokens: tokens generated, end markers and stop texts included.
+        reasoning: what the model thought before it answered, without markers; None if it did not.
+        reasoning_closed: whether the reasoning came to its end, so that an answer could begin.
+        logprobs: one entry for each token generated, where the request asked for them.
     """
 
     index: int
@@ -34,6 +52,9 @@ class Completion:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     num_tokens: int
+    reasoning: str | None = None
+    reasoning_closed: bool = True
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +66,16 @@ class Delta:
         text: new text; empty while a character or a possible stop text is incomplete.
         num_tokens: new tokens.
         completion: the whole answer, once it is complete.
+        reasoning: new text of the model's reasoning.
+        repeats: how often the end of the answer has repeated itself, once that is out of the ordinary; else 0.
     """
 
     index: int
     text: str
     num_tokens: int
     completion: Completion | None = None
+    reasoning: str = ""
+    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +132,12 @@ def merge_outputs(first: RequestOutput, second: RequestOutput) -> RequestOutput:
     for delta in second.deltas:
         earlier = deltas.get(delta.index)
         if earlier is not None:
-            delta = replace(delta, text=earlier.text + delta.text, num_tokens=earlier.num_tokens + delta.num_tokens)  # noqa: PLW2901
+            delta = replace(  # noqa: PLW2901
+                delta,
+                text=earlier.text + delta.text,
+                num_tokens=earlier.num_tokens + delta.num_tokens,
+                reasoning=earlier.reasoning + delta.reasoning,
+            )
         deltas[delta.index] = delta
     return replace(second, deltas=tuple(deltas[index] for index in sorted(deltas)))
 

@@ -13,15 +13,25 @@ from dataclasses import dataclass
 
 from chatpaged.engine.tokenizer import Tokenizer
 
-# Markers that are more than one bracketed word, each with what must occur in the template for them to be in use.
+# Markers that are more than one bracketed word, each with what must occur in the template for them to be in use, and what a
+# reply without thinking begins with.
 _FIXED = (
-    # gpt-oss: the channel `analysis`, then a new message in the channel `final`.
-    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>", "<|channel|>analysis"),
+    # gpt-oss: the channel `analysis`, then a new message in the channel `final`; or the latter at once.
+    (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        "<|channel|>analysis",
+        "<|channel|>final<|message|>",
+    ),
     # Gemma 4.
-    ("<|channel>thought\n", "<channel|>", "<|channel>thought"),
+    ("<|channel>thought\n", "<channel|>", "<|channel>thought", ""),
 )
 _NAME = r"[\w:.-]*(?:think|thought|reason)[\w:.-]*"
 _CANDIDATE = re.compile(rf"</?{_NAME}>|\[/?{_NAME}\]|<\|/?{_NAME}\|>", re.IGNORECASE)
+# An opening marker that a template ends with: nothing but space, and the ends of its tags, comes after it.
+_OPENED_AT_END = re.compile(
+    rf"(?:(?<!\w)|(?<=\\n))({_CANDIDATE.pattern})(?:\s|\\n|['\"]|-?\}}\}}|\{{%-?\s*end\w+\s*-?%\}})*\Z", re.IGNORECASE
+)
 # Opening forms and what their partners look like; both ways, since many templates only name the closing one.
 _PARTNERS = (
     (re.compile(r"([<\[]\|?)(?!/)(.+)"), r"\1/\2"),
@@ -49,12 +59,16 @@ class ReasoningMarkers:
         end: text that closes it.
         start_ids: token ids of `start`; a single one where the tokenizer has a token for it.
         end_ids: token ids of `end`, likewise.
+        answer_start: text with which a reply without thinking begins and that is no part of the answer; empty for most models.
+        answer_start_ids: token ids of `answer_start`.
     """
 
     start: str
     end: str
     start_ids: tuple[int, ...] = ()
     end_ids: tuple[int, ...] = ()
+    answer_start: str = ""
+    answer_start_ids: tuple[int, ...] = ()
 
 
 def find_reasoning_markers(template_source: str | None, tokenizer: Tokenizer) -> ReasoningMarkers | None:
@@ -65,9 +79,9 @@ def find_reasoning_markers(template_source: str | None, tokenizer: Tokenizer) ->
         tokenizer: the model's.
     """
     source = template_source or ""
-    for start, end, sign in _FIXED:
+    for start, end, sign, answer_start in _FIXED:
         if sign in source:
-            return _with_ids(start, end, tokenizer)
+            return _with_ids(start, end, tokenizer, answer_start)
     tokens = tuple(text for text in tokenizer.control_tokens if _CANDIDATE.fullmatch(text))
     written = tuple(_CANDIDATE.findall(source))
     # A template that names only one of the two is believed; a token without a partner is something else.
@@ -75,6 +89,10 @@ def find_reasoning_markers(template_source: str | None, tokenizer: Tokenizer) ->
         return _with_ids(*pair, tokenizer)
     for pair in _pairs(tuple(text for text in written if _partner(text, _OPENINGS)), None):
         return _with_ids(*pair, tokenizer)
+    opening = _OPENED_AT_END.search(source)
+    opening_partner = _partner(opening[1], _PARTNERS) if opening is not None else None
+    if opening is not None and opening_partner is not None:
+        return _with_ids(opening[1], opening_partner, tokenizer)
     for pair in _pairs(tokens, frozenset(tokens)):
         return _with_ids(*pair, tokenizer)
     return None
@@ -99,9 +117,9 @@ def _partner(text: str, forms: Sequence[tuple[re.Pattern[str], str]]) -> str | N
     return None
 
 
-def _with_ids(start: str, end: str, tokenizer: Tokenizer) -> ReasoningMarkers:
-    start_ids, end_ids = (tuple(tokenizer.encode_parts(tokenizer.split_control(text))) for text in (start, end))
-    return ReasoningMarkers(start, end, start_ids, end_ids)
+def _with_ids(start: str, end: str, tokenizer: Tokenizer, answer_start: str = "") -> ReasoningMarkers:
+    ids = [tuple(tokenizer.encode_parts(tokenizer.split_control(text))) for text in (start, end, answer_start)]
+    return ReasoningMarkers(start, end, ids[0], ids[1], answer_start, ids[2])
 
 
 def starts_inside(markers: ReasoningMarkers, rendered_text: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from chatpaged.engine.block_manager import Admission, BlockManager
 from chatpaged.engine.config import SchedulerConfig
 from chatpaged.engine.limits import check_prompt_fits
-from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
+from chatpaged.engine.scheduler_output import LogitChanges, SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from chatpaged.engine.step_plan import StepPlan
 from chatpaged.engine.token_budget import TokenBudget
@@ -324,4 +324,34 @@ def _expendability(sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
 def _sample_row(sequence: Sequence, index: int) -> SampleRow:
     params = sequence.group.params
     uniform = sequence.group.generators[index].random() if params.temperature > 0 else 0.0
-    return SampleRow(index, sequence.num_output_tokens, params.temperature, max(0, params.top_k), params.top_p, uniform)
+    return SampleRow(
+        index,
+        sequence.num_output_tokens,
+        params.temperature,
+        max(0, params.top_k),
+        params.top_p,
+        uniform,
+        params.min_p,
+        params.logprobs,
+        _logit_changes(sequence),
+    )
+
+
+def _logit_changes(sequence: Sequence) -> LogitChanges | None:
+    """What the request asks to be done to the logits of a sequence's next token; None for most."""
+    group = sequence.group
+    params = group.params
+    repetition = params.repetition_penalty != 1
+    looks_back = repetition or params.presence_penalty != 0 or params.frequency_penalty != 0
+    banned = group.end_token_ids if sequence.num_output_tokens < params.min_tokens else ()
+    if not (looks_back or params.logit_bias or banned):
+        return None
+    return LogitChanges(
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        prompt_ids=group.prompt_token_ids if repetition else (),
+        output_ids=tuple(sequence.token_ids[group.num_prompt_tokens :]) if looks_back else (),
+        bias=tuple(params.logit_bias.items()),
+        banned=banned,
+    )

@@ -29,6 +29,29 @@ class BlockOperation:
     destination: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitChanges:
+    """What is done to a row's logits before a token is drawn from them.
+
+    Attributes:
+        repetition_penalty: divides positive logits, multiplies negative ones, of tokens in `prompt_ids` or `output_ids`.
+        presence_penalty: taken off the logits of tokens in `output_ids`.
+        frequency_penalty: likewise, times how often the token is there.
+        prompt_ids: the prompt; empty where no penalty looks at it.
+        output_ids: the answer so far; empty where no penalty looks at it.
+        bias: token ids and what is added to their logits.
+        banned: token ids that cannot be drawn.
+    """
+
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    prompt_ids: tuple[int, ...] = ()
+    output_ids: tuple[int, ...] = ()
+    bias: tuple[tuple[int, float], ...] = ()
+    banned: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class SampleRow:
     """One token to draw from the logits of a row's last token.
@@ -40,6 +63,9 @@ class SampleRow:
         top_k: 0 keeps all tokens.
         top_p: 1 keeps all tokens.
         uniform: the draw of the sequence's own generator, in [0, 1); 0 when greedy.
+        min_p: 0 keeps all tokens.
+        logprobs: how many of the likeliest tokens to report besides the one that is drawn; None reports nothing.
+        changes: what is done to the logits first, if anything.
     """
 
     index: int
@@ -48,6 +74,9 @@ class SampleRow:
     top_k: int
     top_p: float
     uniform: float
+    min_p: float = 0.0
+    logprobs: int | None = None
+    changes: LogitChanges | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,8 @@ class SequenceGroup:
         arrival: number of the request in order of arrival.
         interactive: somebody reads along, so the gap between two tokens matters.
         salt: separates prefix caches: only requests with the same salt share blocks.
+        end_token_ids: every id that would end an answer, for as long as that is too early.
+        thinking: whether the prompt leaves the model inside its reasoning; None when reasoning is not told from the answer.
         sequences: the samples that exist so far.
     """
 
@@ -104,6 +106,8 @@ class SequenceGroup:
     arrival: int = 0
     interactive: bool = False
     salt: bytes = b""
+    end_token_ids: tuple[int, ...] = ()
+    thinking: bool | None = None
     sequences: list[Sequence] = field(default_factory=list)
     counters: GroupCounters = field(default_factory=GroupCounters)
     generators: tuple[random.Random, ...] = field(init=False)

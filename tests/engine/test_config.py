@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.sampling_params import DEFAULT_TEMPERATURE, MAX_SEED, SamplingParams, model_defaults
-from chatpaged.errors import InvalidRequestError
+from chatpaged.engine.generation_defaults import DEFAULT_TEMPERATURE, generation_defaults
+from chatpaged.engine.sampling_params import MAX_SEED, SamplingParams
+from chatpaged.errors import InvalidRequestError, ModelError
 
 
 @pytest.mark.parametrize(
@@ -73,4 +74,57 @@ def test_good_sampling_parameters(params: dict[str, Any]) -> None:
     ],
 )
 def test_a_model_recommends_its_sampling(configuration: dict[str, Any], temperature: float, top_k: int, top_p: float) -> None:
-    assert model_defaults(configuration) == {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    assert generation_defaults(configuration).values == {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"min_p": -0.1}, "min_p"),
+        ({"min_p": float("nan")}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 11}, "repetition_penalty"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"logit_bias": {5: 101}}, "logit_bias.*token 5"),
+        ({"logprobs": 101}, "logprobs"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens .5. is more than max_tokens .4."),
+    ],
+)
+def test_more_sampling_parameters_are_checked(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        SamplingParams(**params)
+
+
+def test_the_rest_of_a_models_recommendation() -> None:
+    defaults = generation_defaults(
+        {
+            "do_sample": True,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+            "max_new_tokens": 500,
+            "stop_strings": "END",
+            "no_repeat_ngram_size": 3,
+            "typical_p": 1.0,
+            "bad_words_ids": [],
+            "num_beams": 1,
+        }
+    )
+    assert defaults.values == {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "max_tokens": 500,
+        "stop": ("END",),
+    }
+    assert defaults.ignored == ("no_repeat_ngram_size",)
+
+
+def test_a_recommendation_out_of_range_is_the_models_fault() -> None:
+    with pytest.raises(ModelError, match=r"generation_config.json cannot be used: top_p must be"):
+        generation_defaults({"top_p": 3})
+    with pytest.raises(ModelError, match=r"generation_config.json"):
+        generation_defaults({"stop_strings": ["a", ""]})

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from chatpaged.chat_template import ChatMessage
+from chatpaged.chat_template import ChatMessage, ChatTemplate
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.executor import StepResult
 from chatpaged.engine.llm_engine import LLMEngine
-from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, merge_outputs
+from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, TokenLogprobs, merge_outputs
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow
+from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.engine.snapshot import BlockState, EngineSnapshot
 from chatpaged.errors import InvalidRequestError, ModelError, PromptTooLongError
-from tests.byte_tokenizer import END, byte_template, byte_tokenizer
+from tests.byte_tokenizer import END, TEMPLATE, byte_template, byte_tokenizer
 
 HELLO = [*b"Hello!", END]
 
@@ -361,6 +364,49 @@ def test_closing_closes_the_executor() -> None:
         assert engine.generate("x").token_ids == tuple(b"Hello!")
     engine_of().close()
     assert closed == [True]
+
+
+# --- what a request may ask for ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [{"logit_bias": {258: 1.0}}, {"stop_token_ids": (-1,)}])
+def test_unknown_token_ids_in_parameters_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"token id .* in .* is not between 0 and 257"):
+        engine_of().add_request("x", SamplingParams(**params))
+
+
+def test_reasoning_is_told_from_the_answer() -> None:
+    tokenizer = byte_tokenizer()
+    template = ChatTemplate(TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"), tokenizer)
+    engine = LLMEngine(ScriptedExecutor([*b"plan</think>\n\n42", END]), tokenizer, chat_template=template)
+    messages = [ChatMessage("user", "x")]
+    answer = engine.generate(messages).completions[0]
+    assert (answer.reasoning, answer.text) == ("plan", "42")
+    # Ids of a rendered prompt are as good as the messages; plain text, and whoever asks for it, gets the reply as it is.
+    assert engine.generate(engine.render(messages).token_ids).completions[0] == answer
+    assert engine.generate("x").text == "plan</think>\n\n42"
+    engine.add_request(messages, split_reasoning=False)
+    outputs = run(engine)
+    assert outputs[-1].completions[0].text == "plan</think>\n\n42"
+    engine.add_request(messages)
+    outputs = run(engine)
+    assert "".join(delta.reasoning for output in outputs for delta in output.deltas) == "plan"
+
+
+def test_log_probabilities_reach_their_sequences() -> None:
+    class Reporting(ScriptedExecutor):
+        def execute(self, output: SchedulerOutput) -> StepResult:
+            result = super().execute(output)
+            reports = tuple(tuple(TokenLogprobs(token, -float(token), ()) for token in tokens) for tokens in result.token_ids)
+            return replace(result, logprobs=reports)
+
+    executor = Reporting(lambda row, sample: END if sample.position == 2 + sample.index else 65 + sample.index)
+    engine = engine_of(executor)
+    engine.add_request("x" * 40, SamplingParams(n=2), request_id="long")
+    engine.add_request("y", SamplingParams(), request_id="short")
+    for output in run(engine):
+        for completion in output.completions:
+            assert [report.token_id for report in completion.logprobs] == [*completion.token_ids, END]
 
 
 # --- merging ---------------------------------------------------------------------------------------------------------

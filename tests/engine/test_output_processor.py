@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import random
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, repeat
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatpaged.engine.output_processor import Detokenizer, OutputProcessor, StopTexts, TokenOutcome
-from chatpaged.engine.outputs import Completion, FinishReason
+from chatpaged.engine.detokenizer import Detokenizer
+from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
+from chatpaged.engine.outputs import Completion, FinishReason, TokenLogprobs
+from chatpaged.engine.reasoning import ReasoningMarkers
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.sequence import Sequence, SequenceGroup
+from chatpaged.engine.stop_texts import StopTexts
 from chatpaged.engine.tokenizer import Tokenizer
 from tests.byte_tokenizer import END, START, byte_tokenizer
 
@@ -22,24 +27,44 @@ _ids = count()
 class Replay:
     """Feeds ids to a processor as if a model had drawn them."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, stops: frozenset[int] = frozenset({END}), longest: int = 1000):
-        self.processor = OutputProcessor(tokenizer, stops, longest)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        *,
+        stops: frozenset[int] = frozenset({END}),
+        longest: int = 1000,
+        markers: ReasoningMarkers | None = None,
+    ):
+        self.processor = OutputProcessor(tokenizer, stops, longest, markers)
         group = SequenceGroup("r", (1, 2, 3), params, seed=0)
         self.sequence = Sequence(next(_ids), group, 0, [1, 2, 3])
         group.sequences.append(self.sequence)
         self.shown: list[str] = []
+        self.thoughts: list[str] = []
+        self.repeats: list[int] = []
+        self.reports: Iterator[TokenLogprobs | None] = repeat(None)
 
     def feed(self, *token_ids: int) -> Completion | None:
         for token_id in token_ids:
             self.sequence.token_ids.append(token_id)
-            outcome = self.processor.append(self.sequence)
+            outcome = self.processor.append(self.sequence, next(self.reports))
             self.shown.append(outcome.text)
+            self.thoughts.append(outcome.reasoning)
+            self.repeats.append(outcome.repeats)
             if outcome.completion is not None:
                 return outcome.completion
         return None
 
     def cancel(self) -> TokenOutcome:
         return self.processor.cancel(self.sequence)
+
+
+def added(*texts: str, special: bool = False) -> Tokenizer:
+    """The byte tokenizer with more tokens, from 258 on."""
+    inner = tokenizers.Tokenizer.from_str(BYTES._tokenizer.to_str())
+    inner.add_tokens([tokenizers.AddedToken(text, special=special, normalized=False) for text in texts])
+    return Tokenizer(inner, BYTES.settings)
 
 
 def ids(text: str) -> list[int]:
@@ -225,8 +250,116 @@ def test_ids_for_a_cut_answer_keep_generated_ones_and_encode_the_rest() -> None:
 
 
 def test_a_cut_inside_the_first_token_encodes_the_text() -> None:
-    processor = OutputProcessor(BYTES, frozenset(), 100)
-    assert processor._ids_of("x", [ord("y")]) == [ord("x")]
+    tokenizer = added("own")
+    replay = Replay(tokenizer, SamplingParams(stop=("w",)))
+    completion = replay.feed(258)
+    assert completion is not None
+    assert (completion.text, completion.token_ids) == ("o", (ord("o"),))
+
+
+# --- reasoning (cases F1, F4) ------------------------------------------------------------------------------------------
+
+THINK = ReasoningMarkers("<think>", "</think>", (258,), (259,))
+
+
+def thinking(tokenizer: Tokenizer, *, inside: bool | None, **params: object) -> Replay:
+    replay = Replay(tokenizer, SamplingParams(**params), markers=THINK)  # type: ignore[arg-type]
+    replay.sequence.group.thinking = inside
+    return replay
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_reasoning_is_told_from_the_answer(special: bool) -> None:
+    replay = thinking(added("<think>", "</think>", special=special), inside=False)
+    reply = (258, *ids("\nplan\n"), 259, *ids("\n\n42"))
+    completion = replay.feed(*reply, END)
+    assert completion is not None
+    assert (completion.reasoning, completion.text, completion.reasoning_closed) == ("plan", "42", True)
+    assert completion.token_ids == reply
+    assert "".join(replay.shown) == "42"
+    assert "".join(replay.thoughts) == "plan"
+
+
+def test_f1_the_prompt_has_opened_the_block() -> None:
+    replay = thinking(BYTES, inside=True)
+    completion = replay.feed(*ids("plan</think>\n\n42"), END)
+    assert completion is not None
+    assert (completion.reasoning, completion.text) == ("plan", "42")
+
+
+def test_reasoning_that_does_not_end_is_told() -> None:
+    replay = thinking(BYTES, inside=True, max_tokens=4)
+    completion = replay.feed(*ids("plan"))
+    assert completion is not None
+    assert (completion.reasoning, completion.text, completion.reasoning_closed) == ("plan", "", False)
+    assert completion.finish_reason is FinishReason.LENGTH
+
+
+def test_a_cancelled_answer_keeps_what_was_thought() -> None:
+    replay = thinking(BYTES, inside=True)
+    replay.feed(*ids("a "))
+    outcome = replay.cancel()
+    assert outcome.completion is not None
+    assert (outcome.reasoning, outcome.completion.reasoning) == ("", "a")
+
+
+def test_where_reasoning_is_not_told_apart_it_is_text() -> None:
+    completion = thinking(added("<think>", "</think>"), inside=None).feed(258, *ids("a"), 259, END)
+    assert completion is not None
+    assert (completion.reasoning, completion.text) == (None, "<think>a</think>")
+
+
+@pytest.mark.parametrize(("stop", "text"), [("42", "is "), ("i", ""), ("zz", "is 42!")])
+def test_stop_texts_are_looked_for_in_the_answer_only(stop: str, text: str) -> None:
+    replay = thinking(added("<think>", "</think>"), inside=False, stop=(stop,))
+    thought = (258, *ids("is it 42i?"), 259)
+    completion = replay.feed(*thought, *ids("\n\nis 42!"), END)
+    assert completion is not None
+    assert (completion.reasoning, completion.text) == ("is it 42i?", text)
+    # Of the space between, what the decoder can tell from the answer stays.
+    assert completion.token_ids[: len(thought)] == thought
+    assert bytes(completion.token_ids[len(thought) :]).decode().strip() == text.strip()
+
+
+def test_a_token_that_ends_reasoning_and_begins_the_answer() -> None:
+    replay = thinking(added("</think>The"), inside=True, stop=("!",))
+    completion = replay.feed(*ids("hm"), 258, *ids(" end!"))
+    assert completion is not None
+    assert (completion.reasoning, completion.text) == ("hm", "The end")
+    assert completion.token_ids == (*ids("hm"), 258, *ids(" end"))
+
+
+# --- repetition (case E12), least lengths, log-probabilities -------------------------------------------------------------
+
+
+def test_e12_an_answer_that_goes_round_in_circles() -> None:
+    replay = Replay(BYTES, SamplingParams(stop_on_repeat=True))
+    completion = replay.feed(*ids("czap," * 200))
+    assert completion is not None
+    assert (completion.finish_reason, completion.text) == (FinishReason.REPETITION, "czap," * 20)
+    assert replay.repeats[-2:] == [0, 20]
+
+
+def test_e12_it_is_told_and_goes_on_unless_asked() -> None:
+    replay = Replay(BYTES, SamplingParams())
+    assert replay.feed(*ids("czap," * 100)) is None
+    assert replay.repeats[98:105] == [0, 20, 20, 20, 20, 20, 21]
+
+
+def test_no_stop_text_before_the_least_length() -> None:
+    replay = Replay(BYTES, SamplingParams(stop=("b",), min_tokens=3))
+    completion = replay.feed(*ids("abcabc"))
+    assert completion is not None
+    assert completion.text == "abca"
+
+
+def test_log_probabilities_are_kept() -> None:
+    replay = Replay(BYTES, SamplingParams(max_tokens=2, logprobs=0))
+    reports = [TokenLogprobs(token, -0.5, ()) for token in b"ab"]
+    replay.reports = iter(reports)
+    completion = replay.feed(*ids("ab"))
+    assert completion is not None
+    assert completion.logprobs == tuple(reports)
 
 
 # --- end tokens, lengths (cases E8, E14) -------------------------------------------------------------------------------

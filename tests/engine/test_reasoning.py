@@ -26,6 +26,8 @@ def with_tokens(*texts: str) -> Tokenizer:
     [
         ("{% if '</think>' in content %}{{ content.split('</think>')[-1] }}{% endif %}<think>\n", (), ("<think>", "</think>")),
         ("{{ content.split('</think>')[-1] }}", (), ("<think>", "</think>")),
+        ("{% if add_generation_prompt %}<|start|>assistant\n<think>\n{% endif %}", (), ("<think>", "</think>")),
+        ("{%- if add_generation_prompt -%}{{- 'Assistant: [THINK]\\n' -}}{%- endif -%}", (), ("[THINK]", "[/THINK]")),
         (None, ("<think>", "</think>"), ("<think>", "</think>")),
         ("{{ content }}", ("<tool>", "</think>", "</tool>", "<think>"), ("<think>", "</think>")),
         ("First draft your thinking: [THINK]your thoughts[/THINK]", (), ("[THINK]", "[/THINK]")),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chatpaged.engine.block_manager import BlockManager
@@ -7,7 +9,7 @@ from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import SchedulerConfig
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
-from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.scheduler_output import LogitChanges, SampleRow, SchedulerOutput
 from chatpaged.engine.sequence import SequenceGroup, SequenceStatus
 from chatpaged.errors import PromptTooLongError
 from tests.engine.shadow_kv import Harness
@@ -109,6 +111,19 @@ def test_samples_without_a_seat_wait_and_find_the_prompt_in_the_cache() -> None:
     assert harness.scheduler.counters.recovered_tokens == 16
 
 
+def sample_rows_of(params: SamplingParams, end_token_ids: tuple[int, ...] = (4,)) -> list[SampleRow]:
+    """What the first two tokens of a request are drawn with; the first one is 7."""
+    config = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=4, max_model_len=64)
+    scheduler = Scheduler(config, BlockManager(BlockPool(20), 4))
+    scheduler.add(SequenceGroup("r", (1, 2), params, seed=3, end_token_ids=end_token_ids))
+    rows: list[SampleRow] = []
+    for _ in range(2):
+        output = scheduler.schedule()
+        rows += output.rows[0].samples
+        scheduler.update(output, [(7,)])
+    return rows
+
+
 def test_a_group_waits_for_seats_for_all_its_samples() -> None:
     harness = Harness(max_num_seqs=3)
     harness.add([1], max_tokens=3)
@@ -135,6 +150,27 @@ def test_uniform_numbers_are_drawn_only_for_sampling_steps() -> None:
     expected = SequenceGroup("same", (1,), SamplingParams(n=2), seed=3).generators
     assert [sample.uniform for sample in samples] == [generator.random() for generator in expected]
     assert [(sample.index, sample.position, sample.top_k) for sample in samples] == [(0, 0, 0), (1, 0, 0)]
+
+
+def test_most_requests_change_no_logits() -> None:
+    assert sample_rows_of(SamplingParams())[0].changes is None
+    assert sample_rows_of(SamplingParams(min_tokens=1), end_token_ids=())[0].changes is None
+
+
+def test_penalties_get_the_tokens_they_look_at() -> None:
+    params = SamplingParams(temperature=0, repetition_penalty=1.2, presence_penalty=0.5, logit_bias={3: 1.0}, min_p=0.1, logprobs=2)
+    first, second = sample_rows_of(params)
+    assert first.changes == LogitChanges(repetition_penalty=1.2, presence_penalty=0.5, prompt_ids=(1, 2), output_ids=(), bias=((3, 1.0),))
+    assert second.changes == replace(first.changes, output_ids=(7,))
+    assert (first.min_p, first.logprobs) == (0.1, 2)
+    answer_only = sample_rows_of(SamplingParams(frequency_penalty=0.5))[1]
+    assert answer_only.changes == LogitChanges(frequency_penalty=0.5, output_ids=(7,))
+
+
+def test_end_tokens_are_banned_until_the_least_length() -> None:
+    first, second = sample_rows_of(SamplingParams(min_tokens=1), end_token_ids=(4, 9))
+    assert first.changes == LogitChanges(banned=(4, 9))
+    assert second.changes is None
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

@@ -33,18 +33,19 @@ def load_reference(directory: Path) -> Any:
     ).eval()
 
 
-def reference_answer(model: Any, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
-    """What transformers' `generate` answers greedily, whatever the end token."""
+def reference_answer(model: Any, prompt: Sequence[int], num_tokens: int, **options: Any) -> tuple[int, ...]:
+    """What transformers' `generate` answers greedily, whatever the end token. Options are those of `generate`."""
     generated = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
         max_new_tokens=num_tokens,
         do_sample=False,
         eos_token_id=None,
-        output_logits=True,
+        output_scores=True,
         return_dict_in_generate=True,
+        **options,
     )
-    best = torch.cat(generated.logits).topk(2).values
+    best = torch.cat(generated.scores).topk(2).values
     gap = float((best[:, 0] - best[:, 1]).min())
     assert gap > MIN_LOGIT_GAP, f"two tokens are as good as equal (gap {gap}): choose another prompt"
     return tuple(generated.sequences[0, len(prompt) :].tolist())

@@ -13,6 +13,7 @@ import transformers
 
 from chatpaged.chat_template import ChatMessage
 from chatpaged.engine.llm_engine import LLMEngine
+from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.token_budget import TokenBudget
 from tests.model_executor.harness import Arrival, greedy, load_reference, make_engine, reference_answer, serve
 from tests.model_executor.tiny_models import FAMILIES, OTHER_FAMILIES, SPECIAL_TOKENS, VOCAB_SIZE
@@ -130,6 +131,47 @@ def test_float32(family: str, model_directory: Callable[[str], Path], references
     with make_engine(model_directory(family), dtype="auto", kv_blocks=20) as engine:
         answers = serve(engine, ARRIVALS, greedy(NUM_TOKENS))
     assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] for name in PROMPTS}
+
+
+@pytest.mark.parametrize("preemption", [False, True], ids=["roomy", "preempting"])
+def test_penalties_outlive_batches_and_preemption(preemption: bool, model_directory: Callable[[str], Path]) -> None:
+    model = load_reference(model_directory("llama"))
+    expected = {name: reference_answer(model, prompt, NUM_TOKENS, repetition_penalty=1.5) for name, prompt in PROMPTS.items()}
+    assert expected != {name: reference_answer(model, prompt, NUM_TOKENS) for name, prompt in PROMPTS.items()}
+    with _engine(model_directory("llama"), 7, block_size=16, caching=True, small_pool=preemption) as engine:
+        arrivals = URGENT_ARRIVALS if preemption else ARRIVALS
+        answers = serve(engine, arrivals, replace(greedy(NUM_TOKENS, n=3), repetition_penalty=1.5))
+    assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] * 3 for name in PROMPTS}
+    assert (engine.scheduler.counters.preemptions > 0) == preemption
+
+
+def test_log_probabilities_are_those_of_a_forward_pass(model_directory: Callable[[str], Path]) -> None:
+    model = load_reference(model_directory("llama"))
+    with _engine(model_directory("llama"), 7, block_size=16, caching=True, small_pool=True) as engine:
+        answers = serve(engine, URGENT_ARRIVALS, replace(greedy(NUM_TOKENS), logprobs=3))
+    for name, prompt in PROMPTS.items():
+        completion = answers[name].completions[0]
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*prompt, *completion.token_ids]])).logits[0, len(prompt) - 1 : -1]
+        expected = torch.log_softmax(logits, -1)
+        assert [report.token_id for report in completion.logprobs] == list(completion.token_ids)
+        assert [report.top[0][0] for report in completion.logprobs] == list(completion.token_ids)
+        likeliest = expected.topk(3)
+        assert [[token for token, _ in report.top] for report in completion.logprobs] == likeliest.indices.tolist()
+        got = torch.tensor([[value for _, value in report.top] for report in completion.logprobs], dtype=torch.float64)
+        torch.testing.assert_close(got, likeliest.values)
+
+
+def test_no_end_token_before_the_least_length(model_directory: Callable[[str], Path]) -> None:
+    model = load_reference(model_directory("llama"))
+    free = reference_answer(model, PROMPTS["medium"], NUM_TOKENS)
+    end = free[4]
+    with make_engine(model_directory("llama"), kv_blocks=20) as engine:
+        params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, stop_token_ids=(end,))
+        assert engine.generate(PROMPTS["medium"], params).token_ids == free[: free.index(end)]
+        longer = engine.generate(PROMPTS["medium"], replace(params, min_tokens=NUM_TOKENS))
+    assert end not in longer.token_ids
+    assert len(longer.token_ids) == NUM_TOKENS
 
 
 def test_prefix_cache_spares_every_full_block(model_directory: Callable[[str], Path], references: References) -> None:

@@ -16,10 +16,13 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.forward_context import forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout, choose_num_blocks
+from chatpaged.engine.model_executor.logit_changes import change_logits
+from chatpaged.engine.model_executor.logprobs import token_logprobs
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.hf import HFModel, load_hf_model
 from chatpaged.engine.model_executor.sampler import sample
 from chatpaged.engine.model_executor.weights import choose_dtype, inspect_weights
+from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SchedulerOutput
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.errors import InvalidRequestError, ModelError
@@ -84,10 +87,11 @@ class ModelRunner:
                 logits = self._model.forward(batch.input_ids, batch.positions, batch.logits_rows)
             self._synchronize()
             computed = time.perf_counter()
-            token_ids = _sample_rows(logits, output)
+            token_ids, logprobs = _sample_rows(logits, output)
             sampled = time.perf_counter()
         return StepResult(
             token_ids=token_ids,
+            logprobs=logprobs,
             operations=applied - begin,
             prepare=prepared - applied,
             forward=computed - prepared,
@@ -103,13 +107,21 @@ class ModelRunner:
         del self._model, self._kv_cache
 
 
-def _sample_rows(logits: torch.Tensor, output: SchedulerOutput) -> tuple[tuple[int, ...], ...]:
+def _sample_rows(
+    logits: torch.Tensor, output: SchedulerOutput
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[TokenLogprobs | None, ...], ...]]:
+    """Draws all tokens of a step. Returns them and what was asked to be reported of them, row by row."""
     sampling = [row for row in output.rows if row.samples]
     if not sampling:
-        return ((),) * len(output.rows)
-    rows = [i for i, row in enumerate(sampling) for _ in row.samples]
-    tokens = iter(sample(logits, rows, [sample_row for row in sampling for sample_row in row.samples]))
-    return tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows)
+        return ((),) * len(output.rows), ()
+    samples = [sample_row for row in sampling for sample_row in row.samples]
+    logits, rows = change_logits(logits, [i for i, row in enumerate(sampling) for _ in row.samples], samples)
+    drawn = sample(logits, rows, samples)
+    tokens, reports = iter(drawn), iter(token_logprobs(logits, rows, samples, drawn))
+    return (
+        tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows),
+        tuple(tuple(next(reports) for _ in row.samples) for row in output.rows),
+    )
 
 
 def choose_device(name: str) -> torch.device:

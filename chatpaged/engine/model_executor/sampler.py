@@ -48,12 +48,24 @@ def _draw(logits: torch.Tensor, samples: list[SampleRow]) -> list[int]:
     temperatures = column([s.temperature for s in samples]).to(logits.dtype).clamp_(min=torch.finfo(logits.dtype).tiny)
     logits = (logits - logits.max(dim=-1, keepdim=True).values) / temperatures
     logits = keep_top_k(logits, [s.top_k for s in samples])
-    probabilities = keep_top_p(torch.softmax(logits, dim=-1), [s.top_p for s in samples])
+    probabilities = torch.softmax(logits, dim=-1)
+    least = min_p_threshold(probabilities, [s.min_p for s in samples])
+    probabilities = keep_top_p(probabilities, [s.top_p for s in samples])
+    if least is not None:
+        probabilities = probabilities.masked_fill(probabilities < least, 0)
     # Inverse transform: the first token at which the summed probability exceeds uniform x total.
     sums = torch.cumsum(probabilities, dim=-1, dtype=torch.float64)
     targets = column([s.uniform for s in samples]) * sums[:, -1:]
     chosen = torch.searchsorted(sums, targets, right=True).clamp_(max=sums.shape[1] - 1)
     return [int(token) for token in chosen.squeeze(1).tolist()]
+
+
+def min_p_threshold(probabilities: torch.Tensor, min_p: Sequence[float]) -> torch.Tensor | None:
+    """The probability, `[rows, 1]`, that a token of each row must have to be kept; None if no row has a limit."""
+    if not any(min_p):
+        return None
+    shares = torch.tensor(min_p, dtype=probabilities.dtype, device=probabilities.device).unsqueeze(1)
+    return shares * probabilities.max(dim=-1, keepdim=True).values
 
 
 def keep_top_k(logits: torch.Tensor, top_k: Sequence[int]) -> torch.Tensor:
