@@ -35,6 +35,17 @@ def unigram(*, prepend: str = "first", settings: dict[str, Any] | None = None) -
     return Tokenizer(inner, settings)
 
 
+def byte_fallback() -> Tokenizer:
+    """In the manner of Llama 2: what the vocabulary lacks is spelled in single bytes, which are ids 1 to 256."""
+    vocabulary = {"<unk>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
+    for text in ("▁", "a", "é", "▁the", "▁b"):
+        vocabulary[text] = len(vocabulary)
+    inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))  # noqa: S106 - no password
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return Tokenizer(inner)
+
+
 def word_level(*words: str, special: tuple[str, ...] = ("[CLS]", "[SEP]")) -> Tokenizer:
     """In the manner of early BERT-like models: whole words, the control tokens among them."""
     vocabulary = {word: i for i, word in enumerate(("[UNK]", *special, *words))}

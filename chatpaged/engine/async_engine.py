@@ -131,7 +131,7 @@ class AsyncEngine:
         Arguments are those of `LLMEngine.add_request`.
 
         Raises:
-            ChatpagedError: the request was refused; others go on.
+            ChatpagedError: the request was refused; others go on, whatever was wrong with it.
             EngineDeadError: the engine has stopped.
         """
         self._check_alive()
@@ -144,7 +144,7 @@ class AsyncEngine:
             self._post(slot.open)
             try:
                 engine.add_request(prompt, params, request_id=name, priority=priority, interactive=interactive, salt=salt)
-            except ChatpagedError as error:
+            except Exception as error:  # noqa: BLE001 - on the engine thread: whoever asked is told, nobody else
                 self._post(self._deliver, [RequestOutput(request_id=name, finished=True, error=error)])
 
         self._commands.put(add)
@@ -180,7 +180,7 @@ class AsyncEngine:
 
         Raises:
             EngineDeadError: the engine has stopped.
-            ChatpagedError: what the function raised.
+            Exception: what the function raised; the engine goes on.
         """
         self._check_alive()
         loop = asyncio.get_running_loop()
@@ -191,7 +191,7 @@ class AsyncEngine:
         def run(engine: LLMEngine) -> None:
             try:
                 result = function(engine)
-            except ChatpagedError as error:
+            except Exception as error:  # noqa: BLE001 - likewise
                 self._post(_set_exception, future, error)
             else:
                 self._post(_set_result, future, result)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from chatpaged.errors import InvalidRequestError
 
 DEFAULT_BLOCK_SIZE = 16
+MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
@@ -48,6 +49,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, not {value}")
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
         if self.kv_blocks is not None and self.kv_memory is not None:
             raise InvalidRequestError("kv_blocks and kv_memory both set the size of the KV pool; give one of them")
         if self.memory_utilization is not None and not 0 < self.memory_utilization <= 1:

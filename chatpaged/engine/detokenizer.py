@@ -27,6 +27,8 @@ class Detokenizer:
         if self._tokenizer.is_hidden(token_id):
             return ""
         self._pending.append(token_id)
+        if self._tokenizer.is_byte(token_id):
+            return ""  # what a run of single bytes reads like is certain at its end only
         text = self._tokenizer.decode(self._context + self._pending)
         stable = text.removesuffix(REPLACEMENT)
         piece = stable[self._num_emitted :]

@@ -8,13 +8,17 @@ from typing import Protocol
 from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SchedulerOutput
 
+NO_TOKEN = -1
+"""Stands where no token could be drawn, since the logits are not numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """What came out of one step.
 
     Attributes:
-        token_ids: for each row of the step the tokens drawn, one for each of the row's samples.
+        token_ids: for each row of the step the tokens drawn, one for each of the row's samples; `NO_TOKEN` where
+            the logits are not numbers.
         logprobs: likewise what was asked to be reported of each draw; empty where no row of the step asked.
         operations: seconds for block copies and moves.
         prepare: seconds for building the input tensors.

@@ -56,15 +56,15 @@ def generation_defaults(generation_config: dict[str, Any]) -> GenerationDefaults
     Raises:
         ModelError: a recommended value is out of range.
     """
-    numbers = {name: value for name, value in generation_config.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-    drawing = {name: numbers[name] for name in _DRAWING if name in numbers}
+    given = {name: value for name, value in generation_config.items() if value is not None}
+    drawing = {name: given[name] for name in _DRAWING if name in given}
     if generation_config.get("do_sample") is False:
         drawing = _GREEDY
     elif drawing:
         drawing = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **drawing}
     else:
         drawing = {"temperature": DEFAULT_TEMPERATURE, "top_k": 0, "top_p": DEFAULT_TOP_P}
-    values: dict[str, Any] = drawing | {ours: numbers[theirs] for theirs, ours in _OTHERS.items() if theirs in numbers}
+    values: dict[str, Any] = drawing | {ours: given[theirs] for theirs, ours in _OTHERS.items() if theirs in given}
     stops = generation_config.get("stop_strings")
     if stops:
         values["stop"] = tuple(str(stop) for stop in (stops if isinstance(stops, list) else [stops]))

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,9 +26,9 @@ from chatpaged.chat_template import ChatTemplate, RenderedPrompt
 from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
-from chatpaged.engine.executor import ModelExecutor, StepResult
+from chatpaged.engine.executor import NO_TOKEN, ModelExecutor, StepResult
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
-from chatpaged.engine.outputs import Completion, Delta, RequestOutput, RequestResult, TokenLogprobs
+from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, RequestResult, TokenLogprobs, merge_outputs
 from chatpaged.engine.prompts import Prompt, render_prompt
 from chatpaged.engine.reasoning import find_reasoning_markers, starts_inside
 from chatpaged.engine.request_clock import RequestClock
@@ -38,7 +39,7 @@ from chatpaged.engine.sequence import Sequence as TokenSequence
 from chatpaged.engine.sequence import SequenceGroup
 from chatpaged.engine.snapshot import EngineSnapshot, StepTiming, take_snapshot
 from chatpaged.engine.tokenizer import Tokenizer
-from chatpaged.errors import InvalidRequestError
+from chatpaged.errors import ChatpagedError, InvalidRequestError
 
 _KEPT_STEPS = 128
 _SEED_BITS = 32  # short enough to type again
@@ -157,6 +158,7 @@ class LLMEngine:
             request_id = next(name for name in self._names if name not in self._clocks)
         if request_id in self._clocks:
             raise InvalidRequestError(f"request id {request_id!r} is in use")
+        _check_kinds(priority, salt)
         rendered = self.render(prompt)
         if not 0 <= min(rendered.token_ids) <= max(rendered.token_ids) < self._executor.vocab_size:
             raise InvalidRequestError(f"a token id of the prompt is not between 0 and {self._executor.vocab_size - 1}")
@@ -198,13 +200,17 @@ class LLMEngine:
     def abort(self, request_id: str) -> RequestOutput | None:
         """Cancels a request; its blocks are free at once. Returns its last output, or None if it is not running any more."""
         group = self.scheduler.group(request_id)
-        if group is None:
-            return None
+        return self._end_early(group, FinishReason.CANCELLED) if group is not None else None
+
+    def _end_early(self, group: SequenceGroup, reason: FinishReason, error: ChatpagedError | None = None) -> RequestOutput:
         deltas = []
-        for sequence in self.scheduler.abort(request_id):
-            outcome = self._processor.cancel(sequence)
+        for sequence in self.scheduler.abort(group.request_id):
+            outcome = self._processor.cancel(sequence, reason)
             deltas.append(Delta(sequence.index, outcome.text, 0, outcome.completion, outcome.reasoning))
-        return self._finished_output(group, deltas)
+        # Where the prompt has not been read, nothing is forked yet.
+        missing = range(len(group.sequences), group.params.n)
+        deltas += (Delta(index, "", 0, Completion(index, "", (), reason, 0)) for index in missing)
+        return replace(self._finished_output(group, deltas), error=error)
 
     @property
     def has_unfinished(self) -> bool:
@@ -224,16 +230,27 @@ class LLMEngine:
         result = self._executor.execute(output)
         executed = time.perf_counter()
         news: dict[str, tuple[SequenceGroup, list[Delta]]] = {}
+        failed: list[SequenceGroup] = []
         grown = self.scheduler.update(output, result.token_ids)
         # In the order of rows and their samples, as the executor's results are.
         reports = itertools.chain.from_iterable(result.logprobs) if result.logprobs else itertools.repeat(None)
         for sequence, logprobs in zip(grown, reports, strict=False):
-            outcome = self._process(sequence, logprobs, executed)
             _, deltas = news.setdefault(sequence.group.request_id, (sequence.group, []))
-            deltas.append(Delta(sequence.index, outcome.text, 1, outcome.completion, outcome.reasoning, outcome.repeats))
-        outputs = [self._request_output(group, deltas) for group, deltas in news.values()]
+            if sequence.token_ids[-1] == NO_TOKEN:
+                sequence.token_ids.pop()
+                failed.append(sequence.group)
+            else:
+                outcome = self._process(sequence, logprobs, executed)
+                deltas.append(Delta(sequence.index, outcome.text, 1, outcome.completion, outcome.reasoning, outcome.repeats))
+        outputs = [self._fail(group, deltas) if group in failed else self._request_output(group, deltas) for group, deltas in news.values()]
         self._record(output, result, begin, scheduled, executed)
         return outputs
+
+    def _fail(self, group: SequenceGroup, deltas: list[Delta]) -> RequestOutput:
+        """Ends a request whose logits are not numbers; the others know nothing of it."""
+        error = ChatpagedError("the model computed no numbers (NaN or infinity): damaged weights, or a --dtype that is too narrow")
+        last = RequestOutput(request_id=group.request_id, deltas=tuple(deltas))
+        return merge_outputs(last, self._end_early(group, FinishReason.ERROR, error))
 
     def _process(self, sequence: TokenSequence, logprobs: TokenLogprobs | None, now: float) -> TokenOutcome:
         self._clocks[sequence.group.request_id].first_tokens.setdefault(sequence.index, now)
@@ -300,6 +317,7 @@ class LLMEngine:
         Raises:
             InvalidRequestError: as for `add_request`; then none of the requests is run.
             PromptTooLongError: likewise.
+            ChatpagedError: one of them failed; the others are cancelled.
         """
         prompts: dict[str, tuple[int, ...]] = {}
         results: dict[str, RequestResult] = {}
@@ -310,6 +328,8 @@ class LLMEngine:
             answers: dict[str, list[Completion]] = {request_id: [] for request_id in prompts}
             while len(results) < len(prompts):
                 for output in self.step():
+                    if output.request_id in prompts and output.error is not None:
+                        raise output.error
                     if output.request_id in prompts:
                         answers[output.request_id] += output.completions
                         if output.metrics is not None:
@@ -358,6 +378,12 @@ class LLMEngine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _check_kinds(priority: object, salt: object) -> None:
+    """What is of the wrong kind would otherwise fail in a later step, and that would end the engine."""
+    if not isinstance(priority, int) or not isinstance(salt, bytes):
+        raise InvalidRequestError(f"priority is a whole number and salt is bytes, not {priority!r} and {salt!r}")
 
 
 def _scheduler_config(config: EngineConfig, executor: ModelExecutor) -> SchedulerConfig:

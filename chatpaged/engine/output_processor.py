@@ -124,10 +124,10 @@ class OutputProcessor:
         rest = answer.end()
         return self._finish(sequence, answer, (news[0] + rest[0], news[1] + rest[1]), reason, repeats=repeats)
 
-    def cancel(self, sequence: Sequence) -> TokenOutcome:
+    def cancel(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> TokenOutcome:
         """Ends a sequence as it stands."""
         answer = self._answers.get(sequence.seq_id) or _Answer(self._tokenizer, self._markers, sequence)
-        return self._finish(sequence, answer, answer.end(), FinishReason.CANCELLED)
+        return self._finish(sequence, answer, answer.end(), reason)
 
     def _piece(self, answer: _Answer, token_id: int) -> str:
         """Text that one more token has made certain, a marker's tokens written out as long as they may be ones."""

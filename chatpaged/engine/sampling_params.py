@@ -13,6 +13,9 @@ MAX_LOGPROBS = 100
 MAX_PENALTY = 2.0
 MAX_REPETITION_PENALTY = 10.0
 MAX_BIAS = 100.0
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_COUNTS = ("top_k", "logprobs", "seed", "n", "max_tokens", "min_tokens")
+_OPTIONAL = frozenset({"logprobs", "seed", "max_tokens"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +63,22 @@ class SamplingParams:
     stop_on_repeat: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_drawing()
         self._check_penalties()
         self._check_ending()
+
+    def _check_types(self) -> None:
+        """Annotations bind nobody, and numbers from JSON may be of the wrong kind."""
+        for names, kinds, what in ((_NUMBERS, (int, float), "a number"), (_COUNTS, (int,), "a whole number")):
+            for name in names:
+                value = getattr(self, name)
+                if isinstance(value, bool) or not (isinstance(value, kinds) or (value is None and name in _OPTIONAL)):
+                    raise InvalidRequestError(f"{name} must be {what}, not {value!r}")
+        for name, kind, what in (("stop", str, "texts"), ("stop_token_ids", int, "token ids")):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+                raise InvalidRequestError(f"{name} must be a tuple of {what}, not {values!r}")
 
     def _check_drawing(self) -> None:
         if not 0 <= self.temperature <= 100:  # also false for NaN

@@ -178,6 +178,17 @@ class Tokenizer:
         """Whether a token is left out of decoded text."""
         return token_id in self._hidden_ids
 
+    def is_byte(self, token_id: int) -> bool:
+        """Whether a token stands for a single byte of a character that the vocabulary lacks (`<0xE3>`)."""
+        return token_id in self._byte_ids
+
+    @cached_property
+    def _byte_ids(self) -> frozenset[int]:
+        if "ByteFallback" not in repr(self._tokenizer.decoder):
+            return frozenset()
+        ids = (self._tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        return frozenset(token_id for token_id in ids if token_id is not None)
+
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of token ids, special tokens left out. Broken UTF-8 comes out as U+FFFD."""
         visible = [token_id for token_id in token_ids if token_id not in self._hidden_ids]

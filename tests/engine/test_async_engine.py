@@ -273,14 +273,18 @@ def test_what_came_before_death_can_still_be_read(caplog: pytest.LogCaptureFixtu
     assert caplog.records
 
 
-def test_a_command_that_fails_kills_the_engine_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_outside_a_step_fails_for_its_caller_only() -> None:
     async def main() -> None:
         async with AsyncEngine(engine_of) as engine:
-            with pytest.raises(EngineDeadError, match="IndexError"):
+            good = asyncio.create_task(collect(engine, "x"))
+            with pytest.raises(IndexError):
                 await engine.call(lambda llm: [llm][1:][0])
+            with pytest.raises(TypeError):
+                await collect(engine, 123)  # type: ignore[arg-type]
+            assert text_of(await good) == "Hello!"
+            assert text_of(await collect(engine, "y")) == "Hello!"
 
     run(main)
-    assert caplog.records
 
 
 def test_a_model_that_cannot_be_loaded() -> None:

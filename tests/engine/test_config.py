@@ -90,6 +90,13 @@ def test_a_model_recommends_its_sampling(configuration: dict[str, Any], temperat
         ({"logprobs": 101}, "logprobs"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens .5. is more than max_tokens .4."),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"temperature": True}, "temperature must be a number, not True"),
+        ({"temperature": None}, "temperature must be a number, not None"),
+        ({"max_tokens": 2.5}, "max_tokens must be a whole number, not 2.5"),
+        ({"n": 1.5}, "n must be a whole number"),
+        ({"stop": "abc"}, "stop must be a tuple of texts, not 'abc'"),
+        ({"stop_token_ids": (1, "x")}, "stop_token_ids must be a tuple of token ids"),
     ],
 )
 def test_more_sampling_parameters_are_checked(params: dict[str, Any], message: str) -> None:
@@ -128,3 +135,7 @@ def test_a_recommendation_out_of_range_is_the_models_fault() -> None:
         generation_defaults({"top_p": 3})
     with pytest.raises(ModelError, match=r"generation_config.json"):
         generation_defaults({"stop_strings": ["a", ""]})
+    with pytest.raises(ModelError, match=r"temperature must be a number, not 'hot'"):
+        generation_defaults({"temperature": "hot"})
+    with pytest.raises(ModelError, match=r"top_k must be a whole number, not 50.5"):
+        generation_defaults({"top_k": 50.5})

@@ -8,14 +8,14 @@ import pytest
 
 from chatpaged.chat_template import ChatMessage, ChatTemplate
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.executor import StepResult
+from chatpaged.engine.executor import NO_TOKEN, StepResult
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, TokenLogprobs, merge_outputs
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.engine.snapshot import BlockState, EngineSnapshot
-from chatpaged.errors import InvalidRequestError, ModelError, PromptTooLongError
+from chatpaged.errors import ChatpagedError, InvalidRequestError, ModelError, PromptTooLongError
 from tests.byte_tokenizer import END, TEMPLATE, byte_template, byte_tokenizer
 
 HELLO = [*b"Hello!", END]
@@ -364,6 +364,42 @@ def test_closing_closes_the_executor() -> None:
         assert engine.generate("x").token_ids == tuple(b"Hello!")
     engine_of().close()
     assert closed == [True]
+
+
+def test_aborting_before_the_prompt_is_read_ends_every_sample() -> None:
+    engine = engine_of()
+    name = engine.add_request("x", SamplingParams(n=3))
+    output = engine.abort(name)
+    assert output is not None
+    assert [(completion.index, completion.finish_reason.value) for completion in output.completions] == [
+        (0, "cancelled"),
+        (1, "cancelled"),
+        (2, "cancelled"),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"salt": "text"}, {"priority": "high"}])
+def test_what_would_fail_in_a_later_step_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="priority is a whole number and salt is bytes"):
+        engine_of().add_request("x", **wrong)
+
+
+def test_a_request_without_numbers_fails_alone() -> None:
+    executor = ScriptedExecutor(lambda row, sample: NO_TOKEN if (sample.index, sample.position) == (1, 2) else [*HELLO][sample.position])
+    engine = engine_of(executor)
+    engine.add_request("bad", SamplingParams(n=2), request_id="bad")
+    engine.add_request("good", request_id="good")
+    outputs = {output.request_id: output for output in run(engine) if output.finished}
+    assert outputs["good"].completions[0].text == "Hello!"
+    assert isinstance(outputs["bad"].error, ChatpagedError)
+    assert [(c.index, c.text, c.finish_reason) for c in outputs["bad"].completions] == [
+        (0, "Hel", FinishReason.ERROR),
+        (1, "He", FinishReason.ERROR),
+    ]
+    assert len(outputs["bad"].deltas) == 2
+    with pytest.raises(ChatpagedError, match="no numbers"):
+        engine.generate_many([("x", SamplingParams(n=2)), ("y", None)])
+    assert not engine.has_unfinished
 
 
 # --- what a request may ask for ------------------------------------------------------------------------------------------

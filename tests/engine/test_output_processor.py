@@ -19,6 +19,7 @@ from chatpaged.engine.sequence import Sequence, SequenceGroup
 from chatpaged.engine.stop_texts import StopTexts
 from chatpaged.engine.tokenizer import Tokenizer
 from tests.byte_tokenizer import END, START, byte_tokenizer
+from tests.small_tokenizers import byte_fallback
 
 BYTES = byte_tokenizer()
 _ids = count()
@@ -131,6 +132,38 @@ def test_pieces_join_to_the_decoded_text_of_a_real_tokenizer(starter_model: Path
         detokenizer = Detokenizer(tokenizer)
         pieces = [detokenizer.append(token_id) for token_id in token_ids] + [detokenizer.flush()]
         assert "".join(pieces) == tokenizer.decode(token_ids), token_ids
+
+
+FALLBACK = byte_fallback()
+
+
+def bytes_of(text: str) -> list[int]:
+    return [byte + 1 for byte in text.encode()]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.integers(0, FALLBACK.vocab_size - 1), max_size=4) | st.sampled_from("😀語ďñ🇫a").map(bytes_of),
+        max_size=8,
+    )
+)
+def test_pieces_join_where_characters_are_spelled_in_single_bytes(groups: list[list[int]]) -> None:
+    token_ids = [token_id for group in groups for token_id in group]
+    detokenizer = Detokenizer(FALLBACK)
+    pieces = [detokenizer.append(token_id) for token_id in token_ids] + [detokenizer.flush()]
+    assert "".join(pieces) == FALLBACK.decode(token_ids)
+
+
+def test_e1_characters_spelled_in_single_bytes() -> None:
+    replay = Replay(FALLBACK, SamplingParams())
+    end = FALLBACK.vocab_size - 1
+    replay.feed(*bytes_of("😀"), *bytes_of("語"), end)
+    assert "".join(replay.shown).startswith("😀語")
+    assert not any("\ufffd" in piece for piece in replay.shown)
+    completion = Replay(FALLBACK, SamplingParams(max_tokens=4)).feed(*bytes_of("😀"))
+    assert completion is not None
+    assert completion.text == "😀"
 
 
 @pytest.mark.starter

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from chatpaged.engine.executor import NO_TOKEN
 from chatpaged.engine.model_executor import sampler
 from chatpaged.engine.model_executor.sampler import keep_top_k, keep_top_p, sample
 from chatpaged.engine.scheduler_output import SampleRow
@@ -74,6 +75,13 @@ def test_temperatures_near_zero_share_between_equal_bests(temperature: float) ->
 def test_large_logits_and_masked_tokens() -> None:
     logits = torch.tensor([[3e38, -torch.inf, 3e38, -3e38]])
     assert sample(logits, [0] * 3, [row(0.0), row(0.5), row(ALMOST_ONE)]) == [0, 2, 2]
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_rows_without_numbers_have_no_token(broken: float) -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, broken, 2.0], [-torch.inf] * 3])
+    rows = [row(temperature=0), row(temperature=0), row(0.5), row(0.5, temperature=1), row(temperature=0)]
+    assert sample(logits, [0, 1, 1, 0, 2], rows) == [2, NO_TOKEN, NO_TOKEN, 2, NO_TOKEN]
 
 
 # --- filters -------------------------------------------------------------------------------------------------------------

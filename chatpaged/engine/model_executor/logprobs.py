@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from chatpaged.engine.executor import NO_TOKEN
 from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SampleRow
 
@@ -23,7 +24,7 @@ def token_logprobs(
         token_ids: for each sample the token that was drawn.
     """
     reports: list[TokenLogprobs | None] = [None] * len(samples)
-    asked = [i for i, sample_row in enumerate(samples) if sample_row.logprobs is not None]
+    asked = [i for i, sample_row in enumerate(samples) if sample_row.logprobs is not None and token_ids[i] != NO_TOKEN]
     if not asked:
         return reports
     logprobs = torch.log_softmax(logits[[rows[i] for i in asked]].to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)

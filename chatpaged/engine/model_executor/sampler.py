@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from chatpaged.engine.executor import NO_TOKEN
 from chatpaged.engine.scheduler_output import SampleRow
 
 _FIRST_CANDIDATES = 1024
@@ -23,11 +24,13 @@ def sample(logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRo
         samples: how to draw.
 
     Returns:
-        Token ids, one a sample.
+        Token ids, one a sample; `NO_TOKEN` where a row holds NaN or infinity.
     """
-    greedy = torch.argmax(logits, dim=-1).tolist()
+    best = torch.max(logits, dim=-1)
+    # The largest of some numbers is NaN where one of them is.
+    greedy = torch.where(best.values.isfinite(), best.indices, NO_TOKEN).tolist()
     tokens = [greedy[row] for row in rows]
-    drawn = [i for i, sample_row in enumerate(samples) if sample_row.temperature > 0]
+    drawn = [i for i, sample_row in enumerate(samples) if sample_row.temperature > 0 and tokens[i] != NO_TOKEN]
     if drawn:
         chosen = _draw(logits[[rows[i] for i in drawn]], [samples[i] for i in drawn])
         for i, token in zip(drawn, chosen, strict=True):
