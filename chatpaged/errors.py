@@ -4,6 +4,7 @@
 ChatpagedError             1  failed while running
 ├── EngineDeadError        1  the engine thread has stopped; load it again
 ├── InvalidRequestError    2  a parameter or prompt that no model could serve
+├── SettingsError          2  a settings file or an environment variable that is wrong
 ├── ModelError             3  the model cannot be found, read or supported
 ├── PromptTooLongError     4  the input does not fit the context or the KV pool
 └── MemoryBudgetError      5  not enough memory, found out before allocating
@@ -29,6 +30,12 @@ class EngineDeadError(ChatpagedError):
 
 class InvalidRequestError(ChatpagedError):
     """A request that can never be served as it is written: an empty prompt, a parameter out of range."""
+
+    exit_code = 2
+
+
+class SettingsError(ChatpagedError):
+    """A settings file or an environment variable holds something that is no setting, or a value that no setting takes."""
 
     exit_code = 2
 

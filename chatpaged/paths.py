@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import platformdirs
 
 _APP = "chatpaged"
+PROJECT_FILE = "chatpaged.toml"
+
+
+def config_dir() -> Path:
+    """What the user has set."""
+    return platformdirs.user_config_path(_APP, appauthor=False)
+
+
+def data_dir() -> Path:
+    """What the user has made and would miss: conversations."""
+    return platformdirs.user_data_path(_APP, appauthor=False)
+
+
+def state_dir() -> Path:
+    """What is remembered between runs and would not be missed: logs, last used things."""
+    return platformdirs.user_state_path(_APP, appauthor=False)
 
 
 def cache_dir() -> Path:
@@ -17,6 +34,22 @@ def cache_dir() -> Path:
 def models_dir() -> Path:
     """Downloaded and converted models."""
     return cache_dir() / "models"
+
+
+def user_settings_file() -> Path:
+    """The settings of this user."""
+    return config_dir() / "config.toml"
+
+
+def project_settings_file(start: Path) -> Path | None:
+    """The nearest project file: in `start` or a directory above it, up to the root of the repository or the home directory.
+
+    Outside of both only `start` itself counts: what lies in a directory that many can write to, such as /tmp, is not the user's.
+    """
+    places = (start, *start.parents)
+    home = Path(os.path.expanduser("~"))
+    last = next((i for i, place in enumerate(places) if place == home or (place / ".git").exists()), 0)
+    return next((place / PROJECT_FILE for place in places[: last + 1] if (place / PROJECT_FILE).is_file()), None)
 
 
 def private_dir(path: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import chatpaged
+from tests import write_cli_docs
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -32,6 +33,10 @@ def test_links_and_files_that_are_named_exist(document: Path) -> None:
     paths = re.findall(r"`((?:docs|benchmarks|tests|chatpaged)/[\w./-]+)`", text)
     assert not [target for target in links if not (document.parent / target).exists()]
     assert not [target for target in paths if not (ROOT / target).exists()]
+
+
+def test_the_command_line_page_is_what_the_commands_say() -> None:
+    assert write_cli_docs.PAGE.read_text(encoding="utf-8") == write_cli_docs.page(), "run: make docs"
 
 
 @pytest.mark.starter

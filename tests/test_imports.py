@@ -18,7 +18,8 @@ PACKAGE = Path(chatpaged.__file__).parent
 
 # Lowest first. A module may import from its own layer and from those below it. A name with a star stands for a whole package.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"", "engine", "errors", "paths", "engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
+    frozenset({"", "engine", "errors", "paths", "setting_kinds"}),
+    frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers"}),
     frozenset({"engine.block_manager"}),
@@ -30,6 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),
     frozenset({"engine.async_engine"}),
+    frozenset({"setting_groups", "settings_file"}),
     frozenset({"session", "store", "settings", "conversation", "model_files"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.main import INTERRUPTED, TERMINATED, Terminated
 from chatpaged.cli.options import engine_config, engine_options
+from chatpaged.cli.setting_options import SettingsCommand
 from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.generation_defaults import generation_defaults
@@ -38,9 +40,15 @@ class Answers:
     interrupted_by: int | None = None
 
 
-@click.command("ask", context_settings={"max_content_width": 100})
+@click.command("ask", cls=SettingsCommand, context_settings={"max_content_width": 100})
 @click.argument("prompt", nargs=-1)
-@click.option("-m", "--model", "model_name", help="A model directory, or 'starter'.  [default: the starter model]")
+@click.option(
+    "-m",
+    "--model",
+    "model_name",
+    shell_complete=complete_model_names,
+    help="A model directory, or 'starter'.  [default: the starter model]",
+)
 @click.option("-s", "--system", help="System prompt.")
 @click.option("--max-tokens", type=_POSITIVE, help="Longest answer in tokens.  [default: what the context allows]")
 @click.option("--temperature", type=click.FloatRange(0, 100), help="0 picks the most likely token.  [default: the model's, else 0.7]")

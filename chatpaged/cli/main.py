@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from chatpaged import __version__
 from chatpaged.cli.terminal import printable
@@ -24,6 +27,8 @@ USAGE = 2
 # Name: (module, one line of help). Modules are imported only when their command is called.
 COMMANDS = {
     "ask": ("chatpaged.cli.ask", "Answer one prompt on standard output."),
+    "config": ("chatpaged.cli.config", "Show and change settings."),
+    "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),
 }
 
 
@@ -47,7 +52,22 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        _accept_debug(command)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command that is called. Of one that there is not, near ones are named."""
+        name = args[0]
+        if name not in COMMANDS and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {name!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and options that begin so; click's own would import every command for its help."""
+        commands = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command that was asked for."""
@@ -62,18 +82,30 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+_DEBUG_HELP = "Show the traceback of an error."
+
+
+def _accept_debug(command: click.Command) -> None:
+    """Lets --debug stand behind the name of a command as well, and of the commands in it."""
+    if not any("--debug" in param.opts for param in command.params):
+        command.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=_DEBUG_HELP))
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _accept_debug(inner)
+
+
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True, subcommand_metavar="COMMAND ..."
 )
 @click.version_option(__version__, prog_name="chatpaged")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+# Nothing takes its value: main() reads it from the command line, since it has to know before anything can fail.
+@click.option("--debug", is_flag=True, expose_value=False, help=_DEBUG_HELP)
 @click.pass_context
-def cli(ctx: click.Context, *, debug: bool) -> None:
+def cli(ctx: click.Context) -> None:
     """Chat with a language model on your own machine.
 
     Without --model a small starter model is fetched and used.
     """
-    del debug  # read from the command line by main(), which has to know it before anything can fail
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(USAGE)
@@ -125,7 +157,7 @@ def _fail_usage(error: click.ClickException) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    if "--debug" in sys.argv[1:]:
+    if "--debug" in itertools.takewhile(lambda argument: argument != "--", sys.argv[1:]):
         traceback.print_exc()
     try:
         # One line, whatever the message is made of.

@@ -1,0 +1,144 @@
+"""Options that stand for settings: made from them, and set by them when they are not given on the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from chatpaged.setting_groups import EXCLUSIVE, Setting, all_settings
+from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, parse_size
+from chatpaged.settings import ResolvedSettings, resolve_settings, setting
+
+F = TypeVar("F", bound=Callable[..., Any])
+_META = "chatpaged.settings"
+
+
+class SettingsContext(click.Context):
+    """A context in which settings stand in for options that were not given.
+
+    Files are read when the first such option is met: never for `--help` or completion, so that a broken file is in nobody's way there.
+    """
+
+    def lookup_default(self, name: str, call: bool = True) -> Any:  # noqa: FBT001, FBT002 - click's signature
+        """The value a setting gives to the parameter; else what click would take."""
+        # click asks with call=False for what --help shows.
+        value = _value_for(self, name) if call and not self.resilient_parsing else None
+        if value is not None:
+            return value
+        return super().lookup_default(name) if call else super().lookup_default(name, call=False)
+
+
+class SettingsCommand(click.Command):
+    """A command whose options take settings as their defaults, by name: `sampling.top_p` is the default of `--top-p`."""
+
+    context_class = SettingsContext
+
+
+def settings_of(ctx: click.Context) -> ResolvedSettings:
+    """The settings of this run, read once.
+
+    Raises:
+        SettingsError: a file or variable is wrong.
+    """
+    if _META not in ctx.meta:
+        ctx.meta[_META] = resolve_settings(os.environ, working_directory())
+    found: ResolvedSettings = ctx.meta[_META]
+    return found
+
+
+def working_directory() -> Path:
+    """Where the command is run. One that has been removed holds no project file."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path(os.sep)
+
+
+def origin_of(ctx: click.Context, name: str) -> str:
+    """Where the value of a command's parameter comes from, such as `flag --top-p` or `user file .../config.toml`."""
+    source = ctx.get_parameter_source(name)
+    param = next(param for param in ctx.command.params if param.name == name)
+    if source is ParameterSource.COMMANDLINE:
+        return f"flag {max(param.opts, key=len)}"
+    entry = setting_of(param)
+    return str(settings_of(ctx).origin(entry.key)) if source is ParameterSource.DEFAULT_MAP and entry is not None else "default"
+
+
+def setting_of(param: click.Parameter) -> Setting | None:
+    """The setting that a parameter stands for: that of its long name, with or without `no-`."""
+    return next((entry for entry in all_settings().values() if entry.flag in param.opts or _negative(entry) in param.opts), None)
+
+
+def _negative(entry: Setting) -> str:
+    return "--no-" + entry.flag.removeprefix("--")
+
+
+def _value_for(ctx: click.Context, name: str) -> Any:
+    param = next((param for param in ctx.command.params if param.name == name), None)
+    entry = setting_of(param) if param is not None else None
+    if param is None or entry is None or _rival_is_given(ctx, entry):
+        return None
+    resolved = settings_of(ctx)
+    value = resolved.value(entry.key)
+    if entry.key not in resolved.origins or value is None:
+        return None
+    if _negative(entry) in param.opts:
+        return value == (entry.kind.off if isinstance(entry.kind, Choice) else False)
+    # As text, so that the option's own type reads it in the same way as a value from the command line.
+    return value if isinstance(value, bool) else str(entry.kind.plain(value))
+
+
+def _rival_is_given(ctx: click.Context, entry: Setting) -> bool:
+    """Whether the command line gives the option that excludes this one. click handles options that are given before all others."""
+    rival = EXCLUSIVE.get(entry.key)
+    flag = setting(rival).flag if rival is not None else None
+    return any(
+        flag in param.opts and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE for param in ctx.command.params
+    )
+
+
+# --- options made from settings --------------------------------------------------------------------------------------
+
+
+def setting_option(key: str, *names: str) -> Callable[[F], F]:
+    """A click option for a setting: its name, type, help and default. `names` are further names, such as `-m`."""
+    entry = setting(key)
+    text = entry.text + (f"  [default: {entry.unset}]" if entry.unset else "")
+    if isinstance(entry.kind, Flag):
+        return click.option(f"{entry.flag}/{_negative(entry)}", *names, default=entry.default, show_default=True, help=text)
+    if isinstance(entry.kind, Choice) and entry.kind.off is not None:
+        return click.option(_negative(entry), *names, is_flag=True, help=f"{entry.text[:-1]}: none.")
+    return click.option(
+        entry.flag,
+        *names,
+        type=click_type(entry.kind),
+        metavar="SIZE" if isinstance(entry.kind, Size) else None,
+        default=entry.default,
+        show_default=entry.default is not None,
+        help=text,
+    )
+
+
+def click_type(kind: Kind) -> Any:
+    """What click takes as the type of an option with the same values as a setting."""
+    if isinstance(kind, Choice):
+        return click.Choice(kind.options)
+    if isinstance(kind, Size):
+        return _size
+    if isinstance(kind, Number) and kind.whole:
+        return click.IntRange(int(kind.minimum), None if kind.maximum is None else int(kind.maximum))
+    if isinstance(kind, Number):
+        return click.FloatRange(kind.minimum, kind.maximum, min_open=kind.above)
+    return click.STRING
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error

@@ -1,0 +1,157 @@
+"""The settings there are: small groups, each setting with its kind, its default and a sentence.
+
+A new setting is a field; a new group is a dataclass and a field of `Settings`. Everything else follows from here: the variables,
+what files may hold, `chatpaged config`, completion, and the defaults of every option with the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from chatpaged.engine.config import DEFAULT_BLOCK_SIZE, DEVICES, DTYPES
+from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, Text, Value
+
+PREFIX = "CHATPAGED_"
+# Each says the same thing in another way: a value for one takes the place of a value for the other that ranks lower.
+EXCLUSIVE = {"engine.kv_blocks": "engine.kv_memory", "engine.kv_memory": "engine.kv_blocks"}
+
+_COUNT = Number(minimum=1, whole=True)
+
+
+def _setting(default: Value | None, kind: Kind, text: str, *, unset: str = "") -> Any:
+    """A field of a group. `text` is one sentence; `unset` says what happens when the default is None."""
+    return field(default=default, metadata={"kind": kind, "text": text, "unset": unset})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How answers are drawn, and how long they may be."""
+
+    temperature: float | None = _setting(
+        None, Number(minimum=0, maximum=100), "0 picks the most likely token.", unset="the model's, else 0.7"
+    )
+    top_p: float | None = _setting(
+        None,
+        Number(minimum=0, maximum=1, above=True),
+        "Keep the most likely tokens that sum up to this.",
+        unset="the model's, else 0.95",
+    )
+    top_k: int | None = _setting(
+        None, Number(minimum=-1, whole=True), "Keep the k most likely tokens; 0 or -1 keeps all.", unset="the model's"
+    )
+    min_p: float | None = _setting(
+        None, Number(minimum=0, maximum=1), "Drop tokens less likely than this share of the most likely one.", unset="the model's"
+    )
+    repetition_penalty: float | None = _setting(
+        None, Number(minimum=0, maximum=100, above=True), "Above 1 makes tokens that have occurred less likely.", unset="the model's"
+    )
+    presence_penalty: float | None = _setting(
+        None, Number(minimum=-2, maximum=2), "Taken off the score of each token the answer has used.", unset="0"
+    )
+    frequency_penalty: float | None = _setting(
+        None, Number(minimum=-2, maximum=2), "Taken off a token's score for each time the answer has used it.", unset="0"
+    )
+    max_tokens: int | None = _setting(None, _COUNT, "Longest answer in tokens.", unset="what the context allows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How the engine is built: where it runs, and what memory it takes."""
+
+    device: str = _setting("auto", Choice(DEVICES), "Where to run.")
+    dtype: str = _setting("auto", Choice(DTYPES), "Type of weights and KV; auto is float32 on a CPU.")
+    threads: int | None = _setting(None, _COUNT, "CPU threads.", unset="physical cores")
+    kv_blocks: int | None = _setting(None, _COUNT, "Size of the KV pool in blocks.", unset="by free memory")
+    kv_memory: int | None = _setting(None, Size(), "Size of the KV pool in bytes, such as 2G.", unset="by free memory")
+    memory_utilization: float | None = _setting(
+        None, Number(minimum=0, maximum=1, above=True), "Share of the free memory for the KV pool.", unset="by device"
+    )
+    block_size: int = _setting(
+        DEFAULT_BLOCK_SIZE, Number(minimum=1, whole=True, power_of_two=True), "Tokens in a KV block; a power of two."
+    )
+    max_num_seqs: int = _setting(32, _COUNT, "Sequences that run at once.")
+    max_batched_tokens: int | None = _setting(None, _COUNT, "Tokens a step may compute.", unset="by device")
+    max_model_len: int | None = _setting(None, _COUNT, "Longest sequence in tokens.", unset="the model's context")
+    prefix_caching: bool = _setting(default=True, kind=Flag(), text="Share computed blocks between requests.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettings:
+    """What is shown, and how."""
+
+    thinking: str = _setting("show", Choice(("show", "hide", "stdout")), "Where a reasoning model's thinking goes.")
+    color: str = _setting("auto", Choice(("auto", "never"), off="never"), "Colours on a terminal.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings. Those at the top are what a command is asked with most."""
+
+    model: str | None = _setting(
+        None, Text(), "A model's name or directory; one that begins with ./ or ../ is seen from its file.", unset="the starter model"
+    )
+    system: str | None = _setting(None, Text(), "System prompt.", unset="the chat template's own")
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known about one setting.
+
+    Attributes:
+        key: its name with its group, as in `sampling.top_p`.
+        kind: the values it takes.
+        default: its value when nobody sets it; None leaves the decision to others.
+        text: what it does, in a sentence.
+        unset: what happens when the value is None.
+    """
+
+    key: str
+    kind: Kind
+    default: Value | None
+    text: str
+    unset: str
+
+    @property
+    def name(self) -> str:
+        """The name without the group."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def group(self) -> str:
+        """The group; empty at the top."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return PREFIX + self.key.replace(".", "_").upper()
+
+    @property
+    def flag(self) -> str:
+        """The option that sets it, of any command that has it."""
+        return "--" + self.name.replace("_", "-")
+
+
+@cache
+def all_settings() -> dict[str, Setting]:
+    """All settings by key, in the order of their definition. Not to be changed."""
+    return {setting.key: setting for setting in _walk(Settings(), "")}
+
+
+def _walk(group: Any, prefix: str) -> Iterator[Setting]:
+    for entry in fields(group):
+        default = getattr(group, entry.name)
+        if is_dataclass(default):
+            yield from _walk(default, f"{prefix}{entry.name}.")
+        else:
+            yield _described(entry, prefix, default)
+
+
+def _described(entry: Field[Any], prefix: str, default: Value | None) -> Setting:
+    return Setting(prefix + entry.name, entry.metadata["kind"], default, entry.metadata["text"], entry.metadata["unset"])
