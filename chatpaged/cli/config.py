@@ -191,6 +191,8 @@ def _target(*, project: bool) -> Path:
     if not project:
         return paths.user_settings_file()
     directory = working_directory()
+    if not directory.is_dir():
+        raise SettingsError("the current directory does not exist any more; change to the project's")
     return paths.project_settings_file(directory) or directory / paths.PROJECT_FILE
 
 

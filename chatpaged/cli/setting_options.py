@@ -52,11 +52,11 @@ def settings_of(ctx: click.Context) -> ResolvedSettings:
 
 
 def working_directory() -> Path:
-    """Where the command is run. One that has been removed holds no project file."""
+    """Where the command is run; a place that holds nothing if the directory has been removed meanwhile."""
     try:
         return Path.cwd()
     except OSError:
-        return Path(os.sep)
+        return Path(os.devnull)
 
 
 def origin_of(ctx: click.Context, name: str) -> str:
