@@ -1,70 +1,24 @@
 """Messages to token ids: injection-safe, and append-only for what a model has said itself.
 
-The model's chat template is rendered with three kinds of marks in it, characters that occur in no message:
-
-- Inside message texts each character that could begin or end a control token is exchanged for a mark. After rendering,
-  whatever matches a control token was written by the template; all else is encoded as text, the characters put back.
-- A reply that comes with the ids it was generated as is replaced by a placeholder. The ids take its place afterwards: a
-  reply is never encoded anew, so the keys and values computed for it stay valid.
-- A text that begins with a space is kept apart from the template's text before it, so that the ids are those of the text.
+The model's chat template is rendered with marks in place of what must not be mistaken (`prompt_assembly.py`); only then is
+text encoded.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-
-from chatpaged.engine.tokenizer import Tokenizer, read_json, unused_characters
+from chatpaged.engine.reasoning import find_reasoning_markers, split_reasoning
+from chatpaged.engine.tokenizer import Tokenizer, read_json
 from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.messages import ROLES, ChatMessage, RenderedPrompt
+from chatpaged.prompt_rendering import Rendering
+from chatpaged.template_language import TemplateProgram
 
-ROLES = ("system", "user", "assistant", "tool")
-# What a template, which comes with the model, can run into: its own words, and Python's.
-_RENDER_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One message of a conversation.
-
-    Attributes:
-        role: system, user, assistant or tool.
-        content: the text, taken as it is.
-        token_ids: for an assistant's message, the ids it was generated as; they stand in the prompt in place of the text.
-    """
-
-    role: str
-    content: str
-    token_ids: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise InvalidRequestError(f"unknown role {self.role!r}; one of {', '.join(ROLES)}")
-        if self.token_ids is not None and self.role != "assistant":
-            raise InvalidRequestError(f"only an assistant's message has token ids, not one of role {self.role!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A prompt ready for the engine.
-
-    Attributes:
-        text: what it reads like, control tokens written out.
-        token_ids: what the model gets.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
+__all__ = ["ROLES", "ChatMessage", "ChatTemplate", "RenderedPrompt"]
 
 
 class ChatTemplate:
@@ -72,6 +26,8 @@ class ChatTemplate:
 
     Attributes:
         source: the template as it is written.
+        arguments: names of the arguments that it takes, besides messages and special tokens.
+        markers: what marks the model's thinking; None if nothing does.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
@@ -80,12 +36,14 @@ class ChatTemplate:
         Raises:
             ModelError: the template has a syntax error.
         """
+        try:
+            self._program = TemplateProgram(source)
+        except ValueError as error:
+            raise ModelError(f"the model's chat template cannot be used: {error}") from error
         self._tokenizer = tokenizer
         self.source = source
-        try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
-            raise ModelError(f"the model's chat template cannot be used: {error}") from error
+        self.arguments = self._program.arguments
+        self.markers = find_reasoning_markers(source, tokenizer)
 
     @classmethod
     def from_directory(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -100,112 +58,93 @@ class ChatTemplate:
                 return cls(path.read_text(encoding="utf-8"), tokenizer)
             except (OSError, UnicodeDecodeError) as error:
                 raise ModelError(f"cannot read {path}: {error}") from error
-        source = tokenizer.settings.get("chat_template") or read_json(directory / "chat_template.json").get("chat_template")
-        if isinstance(source, list):  # several under names
-            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-            source = named.get("default")
-        return cls(source, tokenizer) if isinstance(source, str) else None
+        source = _named_template(tokenizer.settings) or _named_template(read_json(directory / "chat_template.json"))
+        return cls(source, tokenizer) if source is not None else None
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> RenderedPrompt:
+    @classmethod
+    def from_file(cls, path: Path, tokenizer: Tokenizer) -> ChatTemplate:
+        """A template that a user gives: a jinja file, or JSON with a `chat_template` in it.
+
+        Raises:
+            InvalidRequestError: the file cannot be read, holds no template, or the template has a syntax error.
+        """
+        try:
+            source: str | None = path.read_text(encoding="utf-8-sig")
+            if path.suffix == ".json":
+                source = _named_template(read_json(path))
+        except (OSError, UnicodeDecodeError, ModelError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise InvalidRequestError(f"cannot read template {path}: {reason}") from error
+        if not source or not source.strip():
+            raise InvalidRequestError(f"no chat template in {path}")
+        try:
+            return cls(source, tokenizer)
+        except ModelError as error:
+            raise InvalidRequestError(f"template {path}: {error.__cause__}") from error
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        arguments: Mapping[str, object] | None = None,
+        prefill: str = "",
+        add_generation_prompt: bool = True,
+        keep_reasoning: bool = False,
+    ) -> RenderedPrompt:
         """Builds the prompt for the next reply.
 
         Args:
             messages: the conversation, oldest first.
+            arguments: what the template gets besides the messages, such as `enable_thinking`.
+            prefill: the beginning of the reply, from outside. A single space at its end is left to the model, whose words begin with it.
             add_generation_prompt: end with the header of an assistant's message.
+            keep_reasoning: keep the thinking of earlier replies, also where the template leaves it out.
 
         Raises:
-            InvalidRequestError: the template refuses the messages (a role it does not know, wrong order), or there are none.
+            InvalidRequestError: there are no messages, the template refuses them (a role it does not know, wrong order) or has no
+                such argument.
         """
         if not messages:
             raise InvalidRequestError("no messages")
-        tokenizer = self._tokenizer
-        edges = tokenizer.control_edges
-        cut, opening, closing, *marks = unused_characters((self.source, *(message.content for message in messages)), 3 + len(edges))
-        disguise = str.maketrans(edges, "".join(marks))
-        restore = str.maketrans("".join(marks), edges)
-        contents = [
-            message.content.translate(disguise) if message.token_ids is None else f"{opening}{i}{closing}"
-            for i, message in enumerate(messages)
-        ]
-        rendered = self._render_with_cuts(messages, contents, cut, add_generation_prompt=add_generation_prompt)
-        text: list[str] = []
-        ids: list[int] = []
-        # Every second piece is the number of a message whose ids stand there.
-        for i, piece in enumerate(re.split(f"{opening}([0-9]+){closing}", rendered)):
-            if i % 2:
-                message = messages[int(piece)]
-                text.append(message.content)
-                ids += message.token_ids or ()
-            else:
-                for segment in piece.split(cut):
-                    parts = [part.translate(restore) for part in tokenizer.split_control(segment)]
-                    text += parts
-                    ids += tokenizer.encode_parts(parts)
-        return RenderedPrompt("".join(text), tuple(ids))
+        if prefill and not add_generation_prompt:
+            raise InvalidRequestError("a reply can only begin after its header")
+        arguments = arguments or {}
+        self._check_arguments(arguments)
+        messages = [self._with_ids(message) if keep_reasoning else message for message in messages]
+        rendering = Rendering(self._program, self._tokenizer, self.markers, messages, arguments, prefill)
+        return rendering.prompt(generation=add_generation_prompt, keep_reasoning=keep_reasoning)
 
-    def _render_with_cuts(self, messages: Sequence[ChatMessage], contents: list[str], cut: str, *, add_generation_prompt: bool) -> str:
-        """Renders with a mark before each text that begins with a space, which would merge with the line end before it.
+    def reply(self, prompt: RenderedPrompt, token_ids: Sequence[int]) -> ChatMessage:
+        """The message that a generated reply is in later prompts.
 
-        Without marks where the template would treat such texts differently with them, such as trim them.
+        Args:
+            prompt: what it was generated for.
+            token_ids: what was generated, without the end token.
         """
-        rendered = self._render(messages, contents, add_generation_prompt=add_generation_prompt)
-        apart = [f"{cut}{content}" if content[:1].isspace() else content for content in contents]
-        if apart == contents:
-            return rendered
-        with_cuts = self._render(messages, apart, add_generation_prompt=add_generation_prompt)
-        return with_cuts if with_cuts.replace(cut, "") == rendered else rendered
+        split = split_reasoning((*prompt.prefill_ids, *token_ids), self.markers, self._tokenizer, inside=prompt.in_reasoning)
+        return ChatMessage("assistant", split.text, split.token_ids, split.reasoning, (*prompt.lead_ids, *split.reasoning_ids))
 
-    def _render(self, messages: Sequence[ChatMessage], contents: list[str], *, add_generation_prompt: bool) -> str:
-        marked = [{"role": message.role, "content": content} for message, content in zip(messages, contents, strict=True)]
-        special = {name: self._tokenizer.special_text(name) or "" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-        try:
-            return self._template.render(messages=marked, add_generation_prompt=add_generation_prompt, tools=None, **special)
-        except _RENDER_ERRORS as error:
-            raise InvalidRequestError(f"the model's chat template refuses these messages: {error}") from error
+    def _check_arguments(self, arguments: Mapping[str, object]) -> None:
+        for name in arguments:
+            if name not in self.arguments:
+                known = f"it takes {', '.join(self.arguments)}" if self.arguments else "it takes none"
+                raise InvalidRequestError(f"this model's chat template has no argument {name!r}; {known}")
 
-
-# --- the template language -----------------------------------------------------------------------------------------------
-
-
-class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}...{% endgeneration %}`, which marks replies for training; here only its contents count."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance attribute
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Parses the block."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def _with_ids(self, message: ChatMessage) -> ChatMessage:
+        """A message whose thinking is kept needs ids for it, since the template would leave its text out."""
+        if not message.reasoning or message.token_ids is not None or self.markers is None:
+            return message
+        # Text and control tokens in turn; each of the two begins and ends with text.
+        opening, closing = (self._tokenizer.split_control(text) for text in (self.markers.start, self.markers.end))
+        parts = [*opening[:-1], f"{opening[-1]}\n{message.reasoning}\n{closing[0]}", *closing[1:]]
+        parts[-1] += "\n\n"
+        ids = self._tokenizer.encode_parts(parts)
+        return replace(message, token_ids=tuple(self._tokenizer.encode(message.content)), reasoning_ids=tuple(ids))
 
 
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """The dialect that chat templates are written in: transformers' own, without access to anything outside."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
-        autoescape=False,
-    )
-    environment.filters["tojson"] = _tojson
-    helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-    environment.globals.update(helpers)
-    return environment
-
-
-def _tojson(
-    value: object,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates pass it by name or place, as transformers has it
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002 - likewise
-) -> str:
-    # jinja2's own filter escapes HTML, which no template expects.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format_string: str) -> str:
-    return datetime.now().astimezone().strftime(format_string)
+def _named_template(settings: Mapping[str, Any]) -> str | None:
+    source = settings.get("chat_template")
+    if isinstance(source, list):  # several under names
+        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+        source = named.get("default")
+    return source if isinstance(source, str) else None

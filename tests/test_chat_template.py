@@ -364,8 +364,10 @@ GEMMA_LIKE = (
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([ChatMessage("system", "s"), user("u")], "System role not supported"),
-        ([user("u"), user("u")], "must alternate"),
+        ([ChatMessage("system", "s")], "System role not supported; try it without a system prompt"),
+        ([ChatMessage("system", "s"), ChatMessage("assistant", "a")], "System role not supported"),
+        ([ChatMessage("system", "s"), user("u"), user("u")], "System role not supported; two messages in a row"),
+        ([user("u"), user("u")], "must alternate user/assistant; two messages in a row are of one role: join them"),
         ([], "no messages"),
     ],
 )

@@ -27,7 +27,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
     frozenset({"engine.reasoning", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}),
     frozenset({"engine.reasoning_splitter", "engine.output_processor"}),
-    frozenset({"chat_template"}),
+    frozenset({"messages", "template_language"}),
+    frozenset({"prompt_assembly", "prompt_rendering", "chat_template", "history"}),
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),
     frozenset({"engine.async_engine"}),
@@ -48,7 +49,7 @@ HOMES = {
     "runpy": None,
 }
 # The model's side sees snapshots of plain numbers, never what the scheduler works with (design.md, rule 3).
-HIDDEN_FROM_EXECUTOR = frozenset({"engine.sequence", "engine.scheduler", "engine.block_manager", "chat_template"})
+HIDDEN_FROM_EXECUTOR = frozenset({"engine.sequence", "engine.scheduler", "engine.block_manager", "chat_template", "messages", "history"})
 ENTRY = ("engine.llm_engine", "LLMEngine.from_pretrained")
 MUTABLE_CALLS = frozenset({"list", "dict", "set", "bytearray", "defaultdict", "deque", "OrderedDict", "Counter", "count"})
 

@@ -15,8 +15,7 @@ Prompt = str | Sequence[int] | Sequence[ChatMessage]
 def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> RenderedPrompt:
     """Turns a prompt into token ids. See `LLMEngine.render`."""
     if isinstance(prompt, str):
-        ids = (*tokenizer.leading_ids, *tokenizer.encode(prompt)) if prompt else ()
-        rendered = RenderedPrompt(prompt, ids)
+        rendered = raw_prompt(prompt, tokenizer)
     elif all(isinstance(item, ChatMessage) for item in prompt):
         rendered = _render_messages([item for item in prompt if isinstance(item, ChatMessage)], chat_template)
     else:
@@ -30,9 +29,14 @@ def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTempl
     return rendered
 
 
+def raw_prompt(text: str, tokenizer: Tokenizer) -> RenderedPrompt:
+    """Text as it is, without a template: the tokenizer's begin token, once, and the text. What reads like a special token is text."""
+    return RenderedPrompt(text, (*tokenizer.leading_ids, *tokenizer.encode(text)) if text else ())
+
+
 def _render_messages(messages: list[ChatMessage], chat_template: ChatTemplate | None) -> RenderedPrompt:
     if not messages:
         raise InvalidRequestError("empty prompt")
     if chat_template is None:
-        raise ModelError("no chat template in this model; give the prompt as plain text")
+        raise ModelError("no chat template; use --template FILE or --raw-prompt")
     return chat_template.render(messages)

@@ -130,3 +130,97 @@ def starts_inside(markers: ReasoningMarkers, rendered_text: str) -> bool:
         rendered_text: the prompt with control tokens written out. Only its end counts, since what users write may hold markers too.
     """
     return rendered_text.rstrip().endswith(markers.start.rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReply:
+    """A reply taken apart. `reasoning_ids` and `token_ids` together are the ids it was generated as.
+
+    Attributes:
+        text: the answer; line ends between the thinking and it are left out.
+        token_ids: its ids.
+        reasoning: the thinking, without markers and space around it.
+        reasoning_ids: all ids before the answer, those of markers and line ends included.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    reasoning: str = ""
+    reasoning_ids: tuple[int, ...] = ()
+
+
+def split_reasoning(
+    token_ids: Sequence[int], markers: ReasoningMarkers | None, tokenizer: Tokenizer, *, inside: bool = False
+) -> SplitReply:
+    """Takes a whole reply apart into thinking and answer.
+
+    A block that is never closed is thinking to its end. Where a marker ends within a token (markers that are plain text), the rest
+    of that token is encoded anew for the answer.
+
+    Args:
+        token_ids: the ids of the reply.
+        markers: the model's; None for one that does not think.
+        tokenizer: the model's.
+        inside: the reply begins within a thinking block.
+    """
+    ids = tuple(token_ids)
+    if markers is None:
+        return SplitReply(tokenizer.decode(ids), ids)
+    opened = 0 if inside else _after_opening(ids, markers, tokenizer)
+    if opened is None:
+        return SplitReply(tokenizer.decode(ids), ids)
+    closed = _find(ids, opened, markers.end, markers.end_ids, tokenizer)
+    if closed is None:
+        return SplitReply("", (), _thinking(tokenizer.decode(ids[opened:]), markers), ids)
+    thought = tokenizer.decode(ids[opened:closed])
+    reasoning = _thinking(thought, markers)
+    rest = thought.partition(markers.end)[2].lstrip("\r\n")
+    if rest:
+        answer_ids = (*tokenizer.encode(rest), *ids[closed:])
+        return SplitReply(rest + _decode_after(ids, closed, tokenizer), answer_ids, reasoning, ids[:closed])
+    while closed < len(ids) and not tokenizer.decode(ids[closed : closed + 1]).strip("\r\n"):
+        closed += 1
+    return SplitReply(_decode_after(ids, closed, tokenizer), ids[closed:], reasoning, ids[:closed])
+
+
+def _after_opening(ids: tuple[int, ...], markers: ReasoningMarkers, tokenizer: Tokenizer) -> int | None:
+    """How many ids the marker takes that a reply begins with; None if it begins with something else."""
+    opened = _find(ids, 0, markers.start, markers.start_ids, tokenizer)
+    if opened is None:
+        return None
+    before = tokenizer.transcribe(ids[:opened])
+    return opened if before.lstrip().startswith(markers.start) else None
+
+
+def _find(ids: tuple[int, ...], begin: int, text: str, marker_ids: tuple[int, ...], tokenizer: Tokenizer) -> int | None:
+    """Position after the first marker at or behind `begin`."""
+    length = len(marker_ids)
+    for at in range(begin, len(ids) - length + 1):
+        if ids[at] == marker_ids[0] and ids[at : at + length] == marker_ids:
+            return at + length
+    if length == 1 or text not in tokenizer.transcribe(ids[begin:]):
+        return None
+    # Plain text, whose ids are others beside other text. The shortest beginning that holds it ends with it.
+    low, high = begin + 1, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        if text in tokenizer.transcribe(ids[begin:middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _thinking(text: str, markers: ReasoningMarkers) -> str:
+    """Thinking without the markers that may stand at its ends as text."""
+    return text.partition(markers.end)[0].strip().removeprefix(markers.start).strip()
+
+
+def _decode_after(ids: tuple[int, ...], begin: int, tokenizer: Tokenizer) -> str:
+    """Text of the last ids as it reads after the others: alone, some decoders would drop a space before it."""
+    if begin and begin < len(ids):
+        before = tokenizer.decode(ids[begin - 1 : begin])
+        both = tokenizer.decode(ids[begin - 1 :])
+        if both.startswith(before):
+            return both[len(before) :]
+    return tokenizer.decode(ids[begin:])

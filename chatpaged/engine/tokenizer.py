@@ -15,6 +15,12 @@ import tokenizers
 from chatpaged.errors import InvalidRequestError, ModelError
 
 _MARKER = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+# Gemma has tokens for the markup of web pages. Those are words of a text like any other, unless the settings give them a role.
+_HTML = re.compile(
+    r"</?(?:a|b|blockquote|body|caption|code|div|em|footer|h[1-6]|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|tfoot"
+    r"|th|thead|tr|u|ul)>"
+)
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # Noncharacters of Unicode first; private use only when a text contains every one of them.
 _MARKS = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 
@@ -58,11 +64,12 @@ class Tokenizer:
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:
-        """Tokens that outside text must never become: special ones, and added ones that look like markup (`<think>`)."""
+        """Tokens that outside text must never become: special ones, and added ones that look like a model's marks (`<think>`)."""
+        named = {self.special_text(name) for name in _ROLES}
         return {
             token.content: token_id
             for token_id, token in self._added.items()
-            if token.content and (token.special or _MARKER.fullmatch(token.content))
+            if token.content and (token.special or token.content in named or _is_mark(token.content))
         }
 
     @cached_property
@@ -193,6 +200,14 @@ class Tokenizer:
         """Text of token ids, special tokens left out. Broken UTF-8 comes out as U+FFFD."""
         visible = [token_id for token_id in token_ids if token_id not in self._hidden_ids]
         return str(self._tokenizer.decode(visible, skip_special_tokens=False))
+
+    def transcribe(self, token_ids: Iterable[int]) -> str:
+        """Text of token ids, special tokens written out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+
+def _is_mark(text: str) -> bool:
+    return _MARKER.fullmatch(text) is not None and _HTML.fullmatch(text) is None
 
 
 def unused_characters(texts: Iterable[str], count: int) -> list[str]:
