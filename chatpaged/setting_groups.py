@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from chatpaged.engine.config import DEFAULT_BLOCK_SIZE, DEVICES, DTYPES
+from chatpaged.engine.config import DEFAULT_BLOCK_SIZE, DEVICES, DTYPES, MAX_THREADS
 from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, Text, Value
 
 PREFIX = "CHATPAGED_"
@@ -19,6 +19,7 @@ PREFIX = "CHATPAGED_"
 EXCLUSIVE = {"engine.kv_blocks": "engine.kv_memory", "engine.kv_memory": "engine.kv_blocks"}
 
 _COUNT = Number(minimum=1, whole=True)
+_THREADS = Number(minimum=1, maximum=MAX_THREADS, whole=True)
 
 
 def _setting(default: Value | None, kind: Kind, text: str, *, unset: str = "") -> Any:
@@ -46,7 +47,7 @@ class SamplingSettings:
         None, Number(minimum=0, maximum=1), "Drop tokens less likely than this share of the most likely one.", unset="the model's"
     )
     repetition_penalty: float | None = _setting(
-        None, Number(minimum=0, maximum=100, above=True), "Above 1 makes tokens that have occurred less likely.", unset="the model's"
+        None, Number(minimum=0, maximum=10, above=True), "Above 1 makes tokens of prompt and answer less likely.", unset="the model's"
     )
     presence_penalty: float | None = _setting(
         None, Number(minimum=-2, maximum=2), "Taken off the score of each token the answer has used.", unset="0"
@@ -63,7 +64,7 @@ class EngineSettings:
 
     device: str = _setting("auto", Choice(DEVICES), "Where to run.")
     dtype: str = _setting("auto", Choice(DTYPES), "Type of weights and KV; auto is float32 on a CPU.")
-    threads: int | None = _setting(None, _COUNT, "CPU threads.", unset="physical cores")
+    threads: int | None = _setting(None, _THREADS, "CPU threads.", unset="physical cores")
     kv_blocks: int | None = _setting(None, _COUNT, "Size of the KV pool in blocks.", unset="by free memory")
     kv_memory: int | None = _setting(None, Size(), "Size of the KV pool in bytes, such as 2G.", unset="by free memory")
     memory_utilization: float | None = _setting(

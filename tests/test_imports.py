@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.block_manager"}),
     frozenset({"engine.limits", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
-    frozenset({"engine.reasoning", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}),
+    frozenset({"engine.reasoning", "engine.token_bytes", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}),
     frozenset({"engine.reasoning_splitter", "engine.output_processor"}),
     frozenset({"messages", "template_language"}),
     frozenset({"prompt_assembly", "prompt_rendering", "chat_template", "history"}),

@@ -2,109 +2,87 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chatpaged.cli.completion import complete_model_names
-from chatpaged.cli.main import INTERRUPTED, TERMINATED, Terminated
+from chatpaged.cli.answer_view import AnswerView, ViewOptions, tell_about, view_options
+from chatpaged.cli.answers import Answers, answers_as_json, stats_of, write_json
 from chatpaged.cli.options import engine_config, engine_options
+from chatpaged.cli.prompt_options import PromptOptions, check_text, prompt_options
+from chatpaged.cli.sampling_options import effective_sampling, given_sampling, sampling_options, with_defaults
 from chatpaged.cli.setting_options import SettingsCommand
+from chatpaged.cli.signals import Interrupted, leaving_at_once
 from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
+from chatpaged.cli.truncation import cut_text
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.generation_defaults import generation_defaults
-from chatpaged.engine.sampling_params import MAX_SEED, SamplingParams
-from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.errors import InvalidRequestError, PromptTooLongError
 
 if TYPE_CHECKING:
-    from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
+    from chatpaged.chat_template import ChatTemplate
+    from chatpaged.engine.generation_defaults import GenerationDefaults
     from chatpaged.engine.llm_engine import LLMEngine
-    from chatpaged.engine.outputs import Completion, RequestMetrics
+    from chatpaged.engine.outputs import Delta, RequestOutput
     from chatpaged.engine.tokenizer import Tokenizer
+    from chatpaged.messages import RenderedPrompt
 
-_POSITIVE = click.IntRange(min=1)
-
-
-@dataclass(slots=True)
-class Answers:
-    """What came back, complete or as far as it got."""
-
-    seed: int = 0
-    completions: list[Completion] = field(default_factory=list)
-    metrics: RequestMetrics | None = None
-    interrupted_by: int | None = None
+# An answer needs room: of a prompt that is cut, so many tokens are left to it unless --max-tokens says otherwise.
+_ROOM_FOR_ANSWER = 512
+_RESERVED = {"schema": "structured output", "lora": "adapters"}
 
 
 @click.command("ask", cls=SettingsCommand, context_settings={"max_content_width": 100})
 @click.argument("prompt", nargs=-1)
-@click.option(
-    "-m",
-    "--model",
-    "model_name",
-    shell_complete=complete_model_names,
-    help="A model directory, or 'starter'.  [default: the starter model]",
-)
-@click.option("-s", "--system", help="System prompt.")
-@click.option("--max-tokens", type=_POSITIVE, help="Longest answer in tokens.  [default: what the context allows]")
-@click.option("--temperature", type=click.FloatRange(0, 100), help="0 picks the most likely token.  [default: the model's, else 0.7]")
-@click.option("--top-p", type=float, help="Keep the most likely tokens that sum up to this.  [default: the model's, else 0.95]")
-@click.option("--top-k", type=click.IntRange(min=-1), help="Keep the k most likely tokens; 0 or -1 keeps all.  [default: the model's]")
-@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="Makes the answer repeatable.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable).")
-@click.option("-n", "samples", type=_POSITIVE, default=1, show_default=True, help="Answers to give.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of text.")
-@click.option("--dry-run", is_flag=True, help="Show the rendered prompt, with --json its token ids too; run nothing.")
-@click.option("--stats", is_flag=True, help="Write figures to standard error.")
+@prompt_options
+@sampling_options
+@view_options
 @engine_options
-def command(  # noqa: PLR0913 - one parameter an option
-    *,
-    prompt: tuple[str, ...],
-    model_name: str | None,
-    system: str | None,
-    max_tokens: int | None,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    seed: int | None,
-    stop: tuple[str, ...],
-    samples: int,
-    as_json: bool,
-    dry_run: bool,
-    stats: bool,
-    **engine: Any,
-) -> None:
+@click.option("--schema", hidden=True)
+@click.option("--lora", hidden=True)
+def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     """Answer one prompt on standard output.
 
-    Text that is piped in is put before PROMPT, with an empty line between them; one newline at its end is dropped. Several
-    words of PROMPT are joined by spaces.
+    Files and text that is piped in are put before PROMPT, with an empty line between them; one newline at the end of each is
+    dropped. Several words of PROMPT are joined by spaces.
 
     Exit codes: 0 ok, 1 failed while running, 2 usage, 3 model, 4 input too long, 5 not enough memory, 130 interrupted.
     """
     configure_streams()
-    messages = _messages(" ".join(prompt), _read_stdin(), system)
-    config = engine_config(**engine)
-    given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed, "max_tokens": max_tokens}
-    asked = SamplingParams(**{name: value for name, value in given.items() if value is not None}, n=samples, stop=stop)
-    status = Status()
-    model = _open_model(model_name, status)
-    rendered = model.render(messages)
-    if dry_run:
-        _show_prompt(rendered, as_json=as_json)
+    _refuse_reserved(options)
+    view = ViewOptions.take(options)
+    asked = PromptOptions.take(options)
+    given = given_sampling(options)
+    _check_sampling(given, view)
+    config = engine_config(**options)
+    text, notes = asked.text(prompt)
+    status = Status(quiet=view.quiet)
+    for note in notes:
+        status.note(note)
+    model = _open_model(asked, status)
+    rendered = _render(model, asked, text, given, config, status)
+    params = with_defaults(given, model.sampling_defaults())
+    if view.dry_run:
+        _show_prompt(rendered, params, as_json=view.as_json)
         return
-    model.check_fits(rendered, config)
-    params = replace(asked, **{name: value for name, value in model.sampling_defaults().items() if given[name] is None})
-    writer = AnswerWriter(sys.stdout)
-    show = _no_text if as_json or samples > 1 else writer.write
+    model.check_fits(rendered, config, can_cut=asked.truncate is None)
+    _tell_ignored(model.sampling_defaults(), status)
+    shown = AnswerView(view, params.n, prefill=rendered.prefill)
     with model.load(config, status) as llm:
-        answers = _run(llm, rendered, params, show)
-    _finish(answers, writer, model.directory.name, as_json=as_json, streamed=samples == 1)
-    if stats and answers.metrics is not None:
-        sys.stderr.write(_stats(answers.metrics))
+        answers = _run(llm, rendered, params, shown.show)
+        answers.with_prefill(rendered)
+        if view.as_json:
+            facts = {"model": model.directory.name, "sampling": effective_sampling(params)}
+            write_json(facts | answers_as_json(answers, model.tokenizer))
+        else:
+            shown.finish(answers)
+    tell_about(answers, status, stops_on_repeat=params.stop_on_repeat)
+    if view.stats and answers.metrics is not None:
+        status.write(stats_of(answers.metrics))
     if answers.interrupted_by is not None:
         raise click.exceptions.Exit(answers.interrupted_by)
 
@@ -112,29 +90,19 @@ def command(  # noqa: PLR0913 - one parameter an option
 # --- before ----------------------------------------------------------------------------------------------------------
 
 
-def _read_stdin() -> str:
-    """What is piped in, less one newline at its end; empty on a terminal."""
-    if sys.stdin is None or sys.stdin.isatty():
-        return ""
-    data = sys.stdin.buffer.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"standard input is not UTF-8 text (byte {data[error.start]:#04x} at {error.start})") from error
-    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+def _refuse_reserved(options: dict[str, Any]) -> None:
+    for name, what in _RESERVED.items():
+        if options.pop(name) is not None:
+            raise InvalidRequestError(f"--{name} is reserved for {what}, which is not there yet")
 
 
-def _messages(question: str, document: str, system: str | None) -> list[ChatMessage]:
-    from chatpaged.chat_template import ChatMessage
-
-    # The document first: whatever is asked about it, its blocks are shared.
-    content = "\n\n".join(part for part in (document, question) if part)
-    if not content:
-        raise InvalidRequestError("empty prompt; give one as an argument or pipe it in")
-    for text in (content, system or ""):
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise InvalidRequestError("the prompt is not valid UTF-8 text")
-    return [*([ChatMessage("system", system)] if system is not None else []), ChatMessage("user", content)]
+def _check_sampling(given: dict[str, Any], view: ViewOptions) -> None:
+    """Refuses wrong values before anything is read or loaded."""
+    SamplingParams(**given)
+    for text in given.get("stop", ()):
+        check_text(text)
+    if "logprobs" in given and not view.as_json:
+        raise InvalidRequestError("--logprobs are told with --json only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,53 +113,87 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
-    def render(self, messages: list[ChatMessage]) -> RenderedPrompt:
-        """The prompt as the model gets it."""
-        from chatpaged.engine.prompts import render_prompt
-
-        return render_prompt(messages, self.tokenizer, self.template)
-
-    def check_fits(self, rendered: RenderedPrompt, config: EngineConfig) -> None:
-        """Refuses a prompt that is too long before seconds are spent on loading the weights."""
-        from chatpaged.engine.limits import check_prompt_fits
+    def context(self, config: EngineConfig) -> int | None:
+        """Longest sequence in tokens, if that is known before the model is loaded."""
         from chatpaged.model_files import context_length
 
-        context = config.max_model_len if config.max_model_len is not None else context_length(self.directory)
-        check_prompt_fits(len(rendered.token_ids), context=context, num_blocks=config.kv_blocks, block_size=config.block_size)
+        return config.max_model_len if config.max_model_len is not None else context_length(self.directory)
 
-    def sampling_defaults(self) -> dict[str, Any]:
+    def check_fits(self, rendered: RenderedPrompt, config: EngineConfig, *, can_cut: bool) -> None:
+        """Refuses a prompt that is too long before seconds are spent on loading the weights."""
+        from chatpaged.engine.limits import check_prompt_fits
+
+        try:
+            check_prompt_fits(
+                len(rendered.token_ids), context=self.context(config), num_blocks=config.kv_blocks, block_size=config.block_size
+            )
+        except PromptTooLongError as error:
+            hint = ", or --truncate middle" if can_cut else ""
+            raise PromptTooLongError(f"{error}{hint}") from error
+
+    def sampling_defaults(self) -> GenerationDefaults:
         """What the model's makers recommend."""
+        from chatpaged.engine.generation_defaults import generation_defaults
         from chatpaged.engine.tokenizer import read_json
 
-        return generation_defaults(read_json(self.directory / "generation_config.json")).values
+        return generation_defaults(read_json(self.directory / "generation_config.json"))
 
     def load(self, config: EngineConfig, status: Status) -> LLMEngine:
         """The engine, with the weights loaded."""
-        from chatpaged.engine.llm_engine import LLMEngine
-
         status.show(f"loading {self.directory.name}")
         try:
-            return LLMEngine.from_pretrained(self.directory, config, tokenizer=self.tokenizer)
+            with leaving_at_once():
+                from chatpaged.engine.llm_engine import LLMEngine
+
+                return LLMEngine.from_pretrained(self.directory, config, tokenizer=self.tokenizer, chat_template=self.template)
         finally:
             status.clear()
 
 
-def _open_model(name: str | None, status: Status) -> Model:
-    from chatpaged.chat_template import ChatTemplate
+def _open_model(asked: PromptOptions, status: Status) -> Model:
     from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.model_files import resolve_model
 
     try:
-        directory = resolve_model(name, status.tell)
+        directory = resolve_model(asked.model, status.tell)
     finally:
         status.clear()
     tokenizer = Tokenizer.from_directory(directory)
-    return Model(directory, tokenizer, ChatTemplate.from_directory(directory, tokenizer))
+    return Model(directory, tokenizer, asked.chat_template(directory, tokenizer))
 
 
-def _show_prompt(rendered: RenderedPrompt, *, as_json: bool) -> None:
+def _render(model: Model, asked: PromptOptions, text: str, given: dict[str, Any], config: EngineConfig, status: Status) -> RenderedPrompt:
+    """The prompt, shortened if the user has said so and it does not fit."""
+
+    def render(content: str) -> RenderedPrompt:
+        return asked.render(content, model.tokenizer, model.template)
+
+    if asked.truncate is not None:
+        context = model.context(config)
+        rooms = [context] if context is not None else []
+        rooms += [config.kv_blocks * config.block_size] if config.kv_blocks is not None else []
+        if rooms:
+            room = min(rooms)
+            limit = room - min(given.get("max_tokens", _ROOM_FOR_ANSWER), room // 4)
+            cut = cut_text(text, asked.truncate, limit, model.tokenizer, lambda content: len(render(content).token_ids))
+            text = cut.text
+            if cut.num_cut:
+                status.note(f"left out {cut.num_cut} tokens from the {asked.truncate} of the prompt, which has to fit {limit}")
+    rendered = render(text)
+    if rendered.system_merged:
+        status.note("this model's chat template has no system prompt; it was put before the first message")
+    return rendered
+
+
+def _tell_ignored(defaults: GenerationDefaults, status: Status) -> None:
+    if defaults.ignored:
+        status.note(f"the model recommends {', '.join(defaults.ignored)}, which is not supported and left out")
+
+
+def _show_prompt(rendered: RenderedPrompt, params: SamplingParams, *, as_json: bool) -> None:
     if as_json:
-        _write_json({"prompt": rendered.text, "token_ids": rendered.token_ids, "prompt_tokens": len(rendered.token_ids)})
+        facts = {"prompt": rendered.text, "token_ids": rendered.token_ids, "prompt_tokens": len(rendered.token_ids)}
+        write_json(facts | {"sampling": effective_sampling(params)})
     else:
         writer = AnswerWriter(sys.stdout)
         writer.write(rendered.text)
@@ -201,95 +203,33 @@ def _show_prompt(rendered: RenderedPrompt, *, as_json: bool) -> None:
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def _run(llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[str], None]) -> Answers:
-    """Runs the request; Ctrl-C and SIGTERM end it with what there is so far."""
+def _run(llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answers:
+    """Runs the request; Ctrl-C and a request to end leave what there is so far.
+
+    Raises:
+        ChatpagedError: the request was refused, or has failed.
+    """
     answers = Answers()
-    request_id = llm.add_request(rendered.token_ids, params, interactive=True)
+    request_id = llm.add_request(rendered, params, interactive=True)
     answers.seed = llm.seed_of(request_id) or 0
     try:
         while llm.has_unfinished:
             for output in llm.step():
-                answers.completions += output.completions
-                answers.metrics = output.metrics
-                for delta in output.deltas:
-                    show(delta.text)
-    except (KeyboardInterrupt, Terminated) as error:
-        answers.interrupted_by = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+                _take(answers, output, show)
+    except Interrupted as error:
+        answers.interrupted_by = error.status
         last = llm.abort(request_id)
         if last is not None:
-            answers.completions += last.completions
-            answers.metrics = last.metrics
-            for delta in last.deltas:
-                show(delta.text)
+            _take(answers, last, show)
     answers.completions.sort(key=lambda completion: completion.index)
     return answers
 
 
-# --- after -----------------------------------------------------------------------------------------------------------
-
-
-def _finish(answers: Answers, writer: AnswerWriter, model: str, *, as_json: bool, streamed: bool) -> None:
-    if as_json:
-        _write_json(_as_json(answers, model))
-    elif streamed:
-        writer.end()
-    else:
-        for completion in answers.completions:
-            writer.write(f"--- {completion.index + 1} of {len(answers.completions)} ---\n{completion.text}")
-            writer.end()
-
-
-def _as_json(answers: Answers, model: str) -> dict[str, Any]:
-    metrics = answers.metrics
-    if metrics is None or not answers.completions:
-        raise ModelError("the engine gave no answer")
-    first = answers.completions[0]
-    return {
-        "model": model,
-        "text": first.text,
-        "reasoning": None,
-        "finish_reason": first.finish_reason.value,
-        "answers": [
-            {
-                "index": completion.index,
-                "text": completion.text,
-                "finish_reason": completion.finish_reason.value,
-                "completion_tokens": completion.num_tokens,
-                "token_ids": completion.token_ids,
-                "seed": answers.seed + completion.index,
-            }
-            for completion in answers.completions
-        ],
-        "usage": {
-            "prompt_tokens": metrics.prompt_tokens,
-            "cached_tokens": metrics.cached_tokens,
-            "prefill_tokens": metrics.prefill_tokens,
-            "completion_tokens": metrics.completion_tokens,
-        },
-        "seed": answers.seed,
-        "engine": {
-            name: value
-            for name, value in asdict(metrics).items()
-            if name not in {"prompt_tokens", "cached_tokens", "prefill_tokens", "completion_tokens"}
-        },
-    }
-
-
-def _stats(metrics: RequestMetrics) -> str:
-    first = f"{metrics.time_to_first_token:.2f} s" if metrics.time_to_first_token is not None else "none"
-    speed = f"{metrics.tokens_per_second:.1f} tok/s" if metrics.tokens_per_second is not None else "- tok/s"
-    return (
-        f"prompt {metrics.prompt_tokens} tokens: {metrics.cached_tokens} cached, {metrics.prefill_tokens} read · "
-        f"answer {metrics.completion_tokens} tokens · first token {first} · {speed} · {metrics.total_time:.2f} s in all\n"
-        f"blocks {metrics.peak_blocks} · copies on write {metrics.cow} · preemptions {metrics.preemptions} · "
-        f"read again {metrics.recomputed_tokens} tokens\n"
-    )
-
-
-def _write_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
-
-
-def _no_text(_: str) -> None:
-    """Nothing is shown before the end."""
+def _take(answers: Answers, output: RequestOutput, show: Callable[[Delta], None]) -> None:
+    if output.error is not None:
+        raise output.error
+    answers.completions += output.completions
+    answers.metrics = output.metrics
+    for delta in output.deltas:
+        answers.repeats = max(answers.repeats, delta.repeats)
+        show(delta)

@@ -10,18 +10,16 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from chatpaged import __version__
+from chatpaged.cli.signals import INTERRUPTED, Interrupted, leave_at_once, raise_interrupted
 from chatpaged.cli.terminal import printable
 from chatpaged.errors import ChatpagedError
 
-INTERRUPTED = 130
-TERMINATED = 143
 USAGE = 2
 
 # Name: (module, one line of help). Modules are imported only when their command is called.
@@ -30,10 +28,6 @@ COMMANDS = {
     "config": ("chatpaged.cli.config", "Show and change settings."),
     "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),
 }
-
-
-class Terminated(BaseException):
-    """The process was asked to end (SIGTERM, SIGHUP)."""
 
 
 class ReaderGone(BaseException):
@@ -71,6 +65,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command that was asked for."""
+        raise_interrupted()
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -118,12 +113,11 @@ def main() -> NoReturn:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         sys.exit(_fail("standard output is closed", 1))
-    signal.signal(signal.SIGTERM, _terminate)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, _terminate)
+    leave_at_once()
     try:
         status = _run()
         sys.stdout.flush()
+        leave_at_once()  # an interpreter that comes to its end must not be disturbed
     except (BrokenPipeError, ReaderGone):
         _end_by_broken_pipe()
     except OSError as error:  # a full disk shows when the last output is written
@@ -139,12 +133,13 @@ def _run() -> int:
         status = _fail_usage(error)
     except ChatpagedError as error:
         status = _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except Interrupted as error:
+        status = error.status
+    except click.exceptions.Abort:  # the end of the input where a question was asked
         status = INTERRUPTED
-    except Terminated:
-        status = TERMINATED
     except OSError as error:
-        status = _fail(f"cannot access {error.filename or 'the input or output'}: {error.strerror or error}", 1)
+        what = f"access {error.filename}" if error.filename else "write the output"
+        status = _fail(f"cannot {what}: {error.strerror or error}", 1)
     except Exception as error:  # noqa: BLE001 - the top of the command line: one clear line, the traceback on request
         status = _fail(f"unexpected error: {type(error).__name__}: {error}; --debug shows the traceback", 1)
     return status
@@ -166,11 +161,6 @@ def _fail(message: str, status: int) -> int:
     except OSError:
         pass  # nowhere left to say it
     return status
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    del number, frame
-    raise Terminated
 
 
 def _end_by_broken_pipe() -> NoReturn:

@@ -30,7 +30,7 @@ from chatpaged.engine.executor import NO_TOKEN, ModelExecutor, StepResult
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
 from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, RequestResult, TokenLogprobs, merge_outputs
 from chatpaged.engine.prompts import Prompt, render_prompt
-from chatpaged.engine.reasoning import find_reasoning_markers, starts_inside
+from chatpaged.engine.reasoning import starts_inside
 from chatpaged.engine.request_clock import RequestClock
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
@@ -78,8 +78,8 @@ class LLMEngine:
         )
         self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks)
         self._stop_token_ids = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
-        self.reasoning = find_reasoning_markers(chat_template.source, tokenizer) if chat_template is not None else None
-        self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self.reasoning)
+        self._markers = chat_template.markers if chat_template is not None else None
+        self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self._markers)
         self._clocks: dict[str, RequestClock] = {}
         self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
         self._names = (f"request-{number}" for number in itertools.count())
@@ -91,6 +91,7 @@ class LLMEngine:
         config: EngineConfig | None = None,
         *,
         tokenizer: Tokenizer | None = None,
+        chat_template: ChatTemplate | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Self:
         """Loads a model directory: `config.json`, safetensors, `tokenizer.json`.
@@ -99,6 +100,7 @@ class LLMEngine:
             directory: the model.
             config: engine options.
             tokenizer: the model's, if it has been read already.
+            chat_template: one to use in place of the model's.
             progress: is told, in a few words, what is being done.
 
         Raises:
@@ -110,7 +112,7 @@ class LLMEngine:
 
         config = config if config is not None else EngineConfig()
         tokenizer = tokenizer if tokenizer is not None else Tokenizer.from_directory(directory)
-        template = ChatTemplate.from_directory(directory, tokenizer)
+        template = chat_template if chat_template is not None else ChatTemplate.from_directory(directory, tokenizer)
         executor = ModelRunner.load(directory, config, progress=progress)
         return cls(executor, tokenizer, config, chat_template=template)
 
@@ -180,7 +182,9 @@ class LLMEngine:
         return request_id
 
     def _thinking(self, rendered: RenderedPrompt) -> bool | None:
-        return starts_inside(self.reasoning, rendered.text) if self.reasoning is not None else None
+        if self._markers is None:
+            return None
+        return rendered.in_reasoning or starts_inside(self._markers, rendered.text)
 
     def _check_token_ids(self, params: SamplingParams) -> None:
         for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):

@@ -8,13 +8,18 @@ from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.errors import InvalidRequestError, ModelError
 
-Prompt = str | Sequence[int] | Sequence[ChatMessage]
-"""Plain text, token ids, or a conversation that the chat template turns into ids."""
+Prompt = str | Sequence[int] | Sequence[ChatMessage] | RenderedPrompt
+"""Plain text, token ids, a conversation that the chat template turns into ids, or what has been turned into ids already."""
+
+
+NO_TEMPLATE = "no chat template; use --template FILE or --raw-prompt"
 
 
 def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> RenderedPrompt:
     """Turns a prompt into token ids. See `LLMEngine.render`."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, RenderedPrompt):
+        rendered = prompt
+    elif isinstance(prompt, str):
         rendered = raw_prompt(prompt, tokenizer)
     elif all(isinstance(item, ChatMessage) for item in prompt):
         rendered = _render_messages([item for item in prompt if isinstance(item, ChatMessage)], chat_template)
@@ -23,7 +28,7 @@ def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTempl
         if len(ids) != len(prompt):
             raise InvalidRequestError("a prompt is text, a list of token ids or a list of ChatMessage")
         known = (token_id for token_id in ids if 0 <= token_id < tokenizer.vocab_size)
-        rendered = RenderedPrompt(tokenizer.decode(known), ids)
+        rendered = RenderedPrompt(tokenizer.transcribe(known), ids)
     if not rendered.token_ids:
         raise InvalidRequestError("empty prompt")
     return rendered
@@ -38,5 +43,5 @@ def _render_messages(messages: list[ChatMessage], chat_template: ChatTemplate | 
     if not messages:
         raise InvalidRequestError("empty prompt")
     if chat_template is None:
-        raise ModelError("no chat template; use --template FILE or --raw-prompt")
+        raise ModelError(NO_TEMPLATE)
     return chat_template.render(messages)

@@ -185,6 +185,19 @@ class Tokenizer:
         """Whether a token is left out of decoded text."""
         return token_id in self._hidden_ids
 
+    def is_added(self, token_id: int) -> bool:
+        """Whether a token stands beside the vocabulary proper, as control tokens do."""
+        return token_id in self._added
+
+    def piece(self, token_id: int) -> str:
+        """A token as the vocabulary has it; empty for an id that has none."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    @cached_property
+    def is_byte_level(self) -> bool:
+        """Whether the vocabulary spells bytes as printable characters, as GPT-2's does."""
+        return "ByteLevel" in repr(self._tokenizer.decoder)
+
     def is_byte(self, token_id: int) -> bool:
         """Whether a token stands for a single byte of a character that the vocabulary lacks (`<0xE3>`)."""
         return token_id in self._byte_ids

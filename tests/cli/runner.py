@@ -73,7 +73,7 @@ def run_inside(*arguments: str, stdin: bytes | None = b"", out: Stream | None = 
         patch.setattr(sys, "stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii"))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             with pytest.raises(SystemExit) as end:
                 main()

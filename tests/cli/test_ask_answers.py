@@ -35,7 +35,7 @@ def _model(starter_model: Path) -> None:
 
 def test_prompt_that_can_never_fit_the_pool() -> None:  # C1
     ask("--kv-blocks", "8", " a" * 1000).failed(
-        4, "needs 65 blocks (1030 tokens), pool has 8 (128); use --kv-blocks ≥ 66 or a shorter prompt"
+        4, "needs 65 blocks (1030 tokens), pool has 8 (128); use --kv-blocks ≥ 66 or a shorter prompt, or --truncate middle"
     )
 
 
@@ -189,12 +189,12 @@ def test_interrupted_json_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def interrupted(self: LLMEngine) -> list[RequestOutput]:
         if next(steps, None) is None:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
         return step(self)
 
     monkeypatch.setattr(LLMEngine, "step", interrupted)
     result = ask("--json", "-n", "2", "--seed", "1", "--temperature", "1", "hi")
-    assert result.status == 130
+    assert result.status == 143
     value = result.json
     assert value["finish_reason"] == "cancelled"
     assert [answer["finish_reason"] for answer in value["answers"]] == ["cancelled", "cancelled"]
@@ -216,7 +216,7 @@ class FullStream(Stream):
 def test_disk_that_fills_up_while_answering() -> None:
     result = ask("--max-tokens", "8", "hi", out=FullStream())
     assert result.status == 1
-    assert result.err == "chatpaged: cannot access the input or output: No space left on device\n"
+    assert result.err == "chatpaged: cannot write the output: No space left on device\n"
 
 
 # --- copy on write, without a model --------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import Result, run_inside, run_process, run_shell
+from tests.cli.runner import Result, Stream, run_inside, run_process, run_shell
 
 pytestmark = pytest.mark.starter
 
@@ -49,7 +50,9 @@ def test_json_gives_prompt_and_ids() -> None:  # A1
         "prompt": f"{SYSTEM}<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
         "token_ids": [*HEAD, 6004, *TAIL],
         "prompt_tokens": 31,
+        "sampling": result.json["sampling"],
     }
+    assert result.json["sampling"].items() >= {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "n": 1, "stop": []}.items()
 
 
 def test_text_is_the_rendered_prompt() -> None:
@@ -143,6 +146,121 @@ def test_files_and_pipes_get_the_text_as_it_is() -> None:
     assert "a\x1b[31mb" in dry("a\x1b[31mb").out  # on a terminal symbols are shown instead: test_terminal.py
 
 
+def test_prefill_begins_the_answer() -> None:
+    assert dry("--prefill", "Sure", "hi").out.endswith("<|im_start|>assistant\nSure\n")
+    ids = dry("--json", "--prefill", "<|im_end|>", "hi").json["token_ids"]
+    assert ids == [*HEAD, 6004, *TAIL, *LITERAL_END]
+
+
+# --- files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_files_come_first_in_their_order(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"text {name}\n")
+    one, two = (str(tmp_path / name) for name in ("one", "two"))
+    assert user_text("-f", one, "Why?") == "text one\n\nWhy?"
+    both = f"--- {two} ---\ntext two\n\n--- {one} ---\ntext one"
+    assert user_text("-f", two, "-f", one) == both
+    assert user_text("-f", two, "-f", one, "Why?", stdin=b"piped") == f"{both}\n\n--- standard input ---\npiped\n\nWhy?"
+    assert user_text("-f", "-", "Why?", stdin=b"piped") == "piped\n\nWhy?"
+    dry("-f", "-", "-f", "-").failed(2, "once only")
+
+
+def test_control_tokens_in_files_are_text(tmp_path: Path) -> None:  # A3
+    file = tmp_path / "<|im_end|>"
+    file.write_text(ATTACK)
+    ids = dry("--json", "-f", str(file), "-f", str(file)).json["token_ids"]
+    assert (ids.count(1), ids.count(2)) == (3, 2)
+
+
+WEST = "Größe über alles, schöne Grüße aus München und anderen Städten wünscht Jürgen. "
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "encoding"),
+    [
+        ("Grüße".encode("utf-16"), "Grüße", ""),
+        ("Grüße".encode("utf-32"), "Grüße", ""),
+        (b"\xef\xbb\xbfGr\xc3\xbc\xc3\x9fe\n", "Grüße", ""),
+        ("hello there".encode("utf-16-le"), "hello there", "utf-16-le"),
+        ("hello there".encode("utf-16-be"), "hello there", "utf-16-be"),
+        ("Grüße".encode("latin-1"), "Grüße", "cp1252"),
+        (WEST.encode("latin-1"), WEST, "cp1250"),
+    ],
+)
+def test_encodings_are_found_out(tmp_path: Path, data: bytes, text: str, encoding: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    for arguments, stdin, name in ((["-f", str(file)], b"", str(file)), ([], data, "standard input")):
+        result = dry("--json", *arguments, stdin=stdin)
+        assert f"user\n{text}<|im_end|>" in result.json["prompt"]
+        assert result.err == (f"chatpaged: {name} was read as {encoding}\n" if encoding else "")
+    assert dry("--quiet", "-f", str(file)).err == ""
+
+
+def test_encodings_can_be_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes("Привет".encode("koi8-r"))
+    assert user_text("--encoding", "koi8-r", "-f", str(file)) == "Привет"
+    dry("--encoding", "utf-8", "-f", str(file)).failed(2, "is not utf-8 text", "--encoding")
+    dry("--encoding", "no-such", "-f", str(file)).failed(2, "unknown encoding 'no-such'")
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (b"%PDF-1.7\n...", "PDF"),
+        (b"\x89PNG\r\n\x1a\n", "PNG"),
+        (b"PK\x03\x04", "office document"),
+        (b"GGUF\x03\0\0\0", "--model"),
+        (bytes(range(256)) * 40, "binary"),
+        (b"\0" * 5000, "binary"),
+        ("Grüße ".encode() * 20 + b"\xff", "not UTF-8 text (byte 0xff at 160)"),
+    ],
+)
+def test_what_is_not_text_is_refused(tmp_path: Path, data: bytes, part: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    dry("-f", str(file), "hi").failed(2, str(file), part)
+    dry("hi", stdin=data).failed(2, "standard input", part)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    dry("-f", str(tmp_path / "gone"), "hi").failed(2, "gone", "No such file")
+    dry("-f", str(tmp_path), "hi").failed(2, "Is a directory")
+    dry("-f", "a\0b", "hi").failed(2, "cannot read")
+
+
+def test_terminal_escapes_in_files_are_shown_as_symbols(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("a\x1b]0;title\x07b")
+    out = Stream(terminal=True)
+    out.reconfigure(encoding="utf-8")
+    assert "a␛]0;title␇b" in run_inside("ask", "--dry-run", "-f", str(file), out=out).out
+
+
+# --- what does not fit ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "kept"), [("start", ["END"]), ("middle", ["START", "END"]), ("end", ["START"])])
+def test_d1_a_prompt_is_cut_only_where_the_user_says_so(place: str, kept: list[str]) -> None:
+    text = "START" + " filler" * 9000 + " END"
+    result = dry("--json", "--truncate", place, text)
+    assert result.status == 0
+    assert 8192 - 512 - 20 < result.json["prompt_tokens"] <= 8192 - 512
+    told = re.fullmatch(rf"chatpaged: left out (\d+) tokens from the {place} of the prompt, which has to fit 7680\n", result.err)
+    assert told is not None
+    assert f"[... {told[1]} tokens left out ...]" in result.json["prompt"]
+    assert [word for word in ("START", "END") if word in result.json["prompt"]] == kept
+    assert dry("--truncate", place, "--quiet", text).err == ""
+
+
+def test_a_prompt_that_fits_is_not_cut() -> None:
+    assert dry("--truncate", "middle", "hi").err == ""
+    dry("--truncate", "middle", "-s", "x " * 9000, "hi").failed(4, "even without its text")
+
+
 # --- refusals ------------------------------------------------------------------------------------------------------------
 
 
@@ -154,8 +272,8 @@ def test_empty_prompt(arguments: list[str], stdin: bytes | None) -> None:  # A11
 
 
 def test_invalid_utf8() -> None:
-    dry(stdin=b"ab\xff").failed(2, "standard input is not UTF-8", "0xff at 2")
-    dry("hi", stdin=b"\xe2\x82").failed(2, "not UTF-8")
+    dry("hi", stdin=b"\xe2\x82").failed(2, "standard input is not UTF-8", "0xe2 at 0", "--encoding")
+    dry("--stop", "\udcff", "hi").failed(2, "not valid UTF-8")
     dry("\udcff").failed(2, "not valid UTF-8")
     dry("-s", "\udcff", "hi").failed(2, "not valid UTF-8")
     # The same from a real command line.
@@ -166,7 +284,24 @@ def test_invalid_utf8() -> None:
     ("arguments", "parts"),
     [
         (["--top_k", "5"], ["--top_k"]),  # A10
-        (["--logit-bias", "{}"], ["--logit-bias"]),
+        (["--logit-bias", "{}"], ["--logit-bias", "'{}' has no '='"]),
+        (["--logit-bias", "1=x"], ["--logit-bias", "ID=BIAS"]),
+        (["--logit-bias", "1=101"], ["logit_bias", "101", "token 1"]),
+        (["--logprobs", "101"], ["--logprobs"]),
+        (["--logprobs", "2"], ["--logprobs", "--json"]),
+        (["--min-p", "2"], ["--min-p"]),
+        (["--presence-penalty", "-3"], ["--presence-penalty"]),
+        (["--repetition-penalty", "0"], ["--repetition-penalty"]),
+        (["--min-tokens", "5", "--max-tokens", "4"], ["min_tokens (5)", "max_tokens (4)"]),
+        (["--thinking", "loudly"], ["--thinking", "show", "hide", "stdout"]),
+        (["--schema", "s.json"], ["--schema", "structured output", "not there yet"]),
+        (["--lora", "a"], ["--lora", "adapters", "not there yet"]),
+        (["--json", "-x"], ["--json", "--extract"]),
+        (["--json", "--raw"], ["--json", "--raw"]),
+        (["--raw-prompt", "--prefill", "x"], ["--raw-prompt", "--prefill"]),
+        (["--template-arg", "x"], ["'x'", "name=value"]),
+        (["--template", "/no/such/file"], ["/no/such/file", "No such file"]),
+        (["--threads", "100000"], ["--threads"]),
         (["--temperature", "-1"], ["--temperature", "-1"]),
         (["--temperature", "hot"], ["--temperature", "hot"]),
         (["--max-tokens", "0"], ["--max-tokens", "0"]),
@@ -201,7 +336,7 @@ def test_usage_errors(arguments: list[str], parts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--top-p", "0"], ["top_p", "0"]),
+        (["--top-p", "0"], ["--top-p", "0"]),
         (["--top-p", "nan"], ["top_p", "nan"]),
         (["--temperature", "nan"], ["temperature", "nan"]),
         (["-n", "100000"], ["100000"]),
@@ -241,7 +376,14 @@ def test_model_that_is_not_there(tmp_path: Path) -> None:
 
 def test_model_without_a_chat_template(tmp_path: Path, starter_model: Path) -> None:  # A6
     shutil.copy(starter_model / "tokenizer.json", tmp_path)
-    dry("-m", str(tmp_path), "hi").failed(3, "no chat template")
+    dry("-m", str(tmp_path), "hi").failed(3, "no chat template; use --template FILE or --raw-prompt")
+    assert dry("-m", str(tmp_path), "--raw-prompt", "--json", "<|im_end|>").json["token_ids"] == LITERAL_END
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if wanted %}{{ wanted }}{% endif %}")
+    assert dry("-m", str(tmp_path), "--template", str(template), "hi").out == "[user] hi\n"
+    arguments = ("-m", str(tmp_path), "--template", str(template), "--template-arg", "wanted=3")
+    assert dry(*arguments, "hi").out == "[user] hi\n3\n"
+    dry(*arguments, "--template-arg", "other=1", "hi").failed(2, "no argument 'other'", "wanted")
 
 
 def test_damaged_model_files(tmp_path: Path, starter_model: Path) -> None:

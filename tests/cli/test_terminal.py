@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams, printable
+from chatpaged.cli.terminal import AnswerWriter, ReasoningWriter, Status, configure_streams, printable, styled
 from tests.cli.runner import COMMAND, REPOSITORY, Stream, killed_when_stuck, run_inside
 
 
@@ -89,15 +89,58 @@ def test_answer_ends_with_one_newline(pieces: list[str], written: str) -> None:
     assert stream.text() == written
 
 
-def test_empty_answer_may_leave_no_line() -> None:
+@pytest.mark.parametrize("text", ["", "a", "a\n", "\n\na\n\n"])
+def test_raw_answers_keep_their_own_newlines(text: str) -> None:
+    stream = Stream()
+    writer = AnswerWriter(stream, raw=True)
+    for character in text:
+        writer.write(character)
+    writer.end()
+    assert stream.text() == text
+
+
+def test_reasoning_is_marked() -> None:
     stream = Stream()
     writer = AnswerWriter(stream)
-    writer.write("\n")
-    writer.end(always=False)
-    assert stream.text() == ""
-    writer.write("a")
-    writer.end(always=False)
-    assert stream.text() == "a\n"
+    writer.write_reasoning("hm")
+    writer.write_reasoning(", so")
+    writer.write("42\n")
+    writer.end()
+    assert stream.text() == "<think>\nhm, so\n</think>\n\n42\n"
+    writer.write_reasoning("no end")
+    writer.end()
+    assert stream.text().endswith("42\n<think>\nno end\n</think>\n")
+
+
+def test_reasoning_on_a_terminal() -> None:
+    stream = Stream(terminal=True)
+    stream.reconfigure(encoding="utf-8")
+    writer = ReasoningWriter(stream, dim=True)
+    for piece in ("a\x1b", "b"):
+        writer.write(piece)
+    writer.end()
+    writer.end()
+    assert stream.text() == "\x1b[2ma␛\x1b[0m\x1b[2mb\x1b[0m\n\n"
+    plain = Stream(terminal=True)
+    ReasoningWriter(plain, dim=False).write("a")
+    assert plain.text() == "a"
+    nobody = Stream()
+    ReasoningWriter(nobody, dim=True).write("a")
+    assert nobody.text() == ""
+
+
+def test_who_gets_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Stream(terminal=True)
+    assert styled(terminal, no_color=False)
+    assert not styled(terminal, no_color=True)
+    assert not styled(Stream(), no_color=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not styled(terminal, no_color=False)
+    monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not styled(terminal, no_color=False)
 
 
 def test_each_piece_is_there_at_once() -> None:

@@ -1,0 +1,138 @@
+"""Options that say what the model is asked, and the prompt they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from chatpaged.cli.completion import complete_model_names
+from chatpaged.cli.documents import join_documents, read_documents
+from chatpaged.cli.setting_options import setting_option
+from chatpaged.cli.truncation import PLACES
+from chatpaged.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from chatpaged.chat_template import ChatTemplate
+    from chatpaged.engine.tokenizer import Tokenizer
+    from chatpaged.messages import RenderedPrompt
+
+F = TypeVar("F", bound=Callable[..., Any])
+_OPTIONS = (
+    click.option(
+        "-m",
+        "--model",
+        shell_complete=complete_model_names,
+        help="A model's name, directory or GGUF file; 'starter' is the starter model.  [default: the starter model]",
+    ),
+    setting_option("system", "-s"),
+    click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Put a file before the prompt; - is standard input."),
+    click.option("--encoding", metavar="NAME", help="Encoding of files and standard input.  [default: found out]"),
+    click.option("--template", type=click.Path(path_type=Path), help="A chat template to use in place of the model's."),
+    click.option(
+        "--template-arg", "template_args", multiple=True, metavar="NAME=VALUE", help="Give the template a value, as enable_thinking=false."
+    ),
+    click.option("--raw-prompt", is_flag=True, help="Give the text to the model as it is, without a chat template."),
+    click.option("--prefill", default="", metavar="TEXT", help="Begin the answer with this text."),
+    click.option("--truncate", type=click.Choice(PLACES), help="Leave out this part of a prompt that does not fit."),
+)
+
+
+def prompt_options(function: F) -> F:
+    """Adds the options that `PromptOptions.take` takes."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """What the model is asked, and how it is told.
+
+    A system prompt may come from the settings, so `--raw-prompt` leaves it out without a word.
+    """
+
+    model: str | None
+    system: str | None
+    files: tuple[str, ...]
+    encoding: str | None
+    template: Path | None
+    template_args: tuple[str, ...]
+    raw_prompt: bool
+    prefill: str
+    truncate: str | None
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> PromptOptions:
+        """Takes them out of a command's parameters.
+
+        Raises:
+            InvalidRequestError: they contradict each other.
+        """
+        taken = cls(**{field.name: options.pop(field.name) for field in fields(cls)})
+        useless = {"template": taken.template, "template-arg": taken.template_args, "prefill": taken.prefill}
+        named = [f"--{name}" for name, value in useless.items() if value]
+        if taken.raw_prompt and named:
+            raise InvalidRequestError(f"--raw-prompt takes the text as it is; {named[0]} has no place in it")
+        for text in (taken.system or "", taken.prefill, *taken.template_args):
+            check_text(text)
+        return taken
+
+    def text(self, words: tuple[str, ...]) -> tuple[str, list[str]]:
+        """The user's text: documents first, so that whatever is asked about them, their blocks are shared; then the question.
+
+        Returns:
+            The text, and notes about how documents were read.
+
+        Raises:
+            InvalidRequestError: there is nothing in it, or a file cannot be read.
+        """
+        documents = read_documents(self.files, self.encoding)
+        text = "\n\n".join(part for part in (join_documents(documents) if documents else "", " ".join(words)) if part)
+        if not text:
+            raise InvalidRequestError("empty prompt; give one as an argument or pipe it in")
+        check_text(text)
+        return text, [f"{document.name} was read as {document.encoding}" for document in documents if document.encoding]
+
+    def chat_template(self, directory: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """The template that is used: the one given, else the model's."""
+        from chatpaged.chat_template import ChatTemplate
+
+        if self.template is not None:
+            return ChatTemplate.from_file(self.template.expanduser(), tokenizer)
+        return ChatTemplate.from_directory(directory, tokenizer)
+
+    def render(self, text: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> RenderedPrompt:
+        """The prompt with the user's text in it.
+
+        Raises:
+            InvalidRequestError: the template refuses it.
+            ModelError: there is no template.
+        """
+        from chatpaged.engine.prompts import NO_TEMPLATE, raw_prompt
+        from chatpaged.errors import ModelError
+        from chatpaged.messages import ChatMessage
+        from chatpaged.template_language import parse_template_argument
+
+        if self.raw_prompt:
+            return raw_prompt(text, tokenizer)
+        if template is None:
+            raise ModelError(NO_TEMPLATE)
+        messages = [ChatMessage("user", text)]
+        if self.system is not None:
+            messages.insert(0, ChatMessage("system", self.system))
+        arguments = dict(parse_template_argument(argument) for argument in self.template_args)
+        return template.render(messages, arguments=arguments, prefill=self.prefill)
+
+
+def check_text(text: str) -> None:
+    """Refuses what arguments on a command line that are not UTF-8 become.
+
+    Raises:
+        InvalidRequestError: the text is not valid.
+    """
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidRequestError("the prompt is not valid UTF-8 text")
