@@ -169,10 +169,11 @@ def split_reasoning(
     opened = 0 if inside else _after_opening(ids, markers, tokenizer)
     if opened is None:
         return SplitReply(tokenizer.decode(ids), ids)
-    closed = _find(ids, opened, markers.end, markers.end_ids, tokenizer)
-    if closed is None:
+    found = _find(ids, opened, markers.end, markers.end_ids, tokenizer)
+    if found is None:
         return SplitReply("", (), _thinking(tokenizer.decode(ids[opened:]), markers), ids)
-    thought = tokenizer.decode(ids[opened:closed])
+    at, closed = found
+    thought = tokenizer.decode(ids[opened:at])
     reasoning = _thinking(thought, markers)
     rest = thought.partition(markers.end)[2].lstrip("\r\n")
     if rest:
@@ -185,19 +186,19 @@ def split_reasoning(
 
 def _after_opening(ids: tuple[int, ...], markers: ReasoningMarkers, tokenizer: Tokenizer) -> int | None:
     """How many ids the marker takes that a reply begins with; None if it begins with something else."""
-    opened = _find(ids, 0, markers.start, markers.start_ids, tokenizer)
-    if opened is None:
+    found = _find(ids, 0, markers.start, markers.start_ids, tokenizer)
+    if found is None:
         return None
-    before = tokenizer.transcribe(ids[:opened])
-    return opened if before.lstrip().startswith(markers.start) else None
+    before = tokenizer.transcribe(ids[: found[1]])
+    return found[1] if before.lstrip().startswith(markers.start) else None
 
 
-def _find(ids: tuple[int, ...], begin: int, text: str, marker_ids: tuple[int, ...], tokenizer: Tokenizer) -> int | None:
-    """Position after the first marker at or behind `begin`."""
+def _find(ids: tuple[int, ...], begin: int, text: str, marker_ids: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """Positions of and after the first marker at or behind `begin`; twice the latter if the marker is not known by its ids."""
     length = len(marker_ids)
     for at in range(begin, len(ids) - length + 1):
         if ids[at] == marker_ids[0] and ids[at : at + length] == marker_ids:
-            return at + length
+            return at, at + length
     if length == 1 or text not in tokenizer.transcribe(ids[begin:]):
         return None
     # Plain text, whose ids are others beside other text. The shortest beginning that holds it ends with it.
@@ -208,7 +209,7 @@ def _find(ids: tuple[int, ...], begin: int, text: str, marker_ids: tuple[int, ..
             high = middle
         else:
             low = middle + 1
-    return low
+    return low, low
 
 
 def _thinking(text: str, markers: ReasoningMarkers) -> str:

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken
 
-from chatpaged.engine.reasoning import ReasoningMarkers, find_reasoning_markers, starts_inside
+from chatpaged.engine.reasoning import ReasoningMarkers, find_reasoning_markers, split_reasoning, starts_inside
 from chatpaged.engine.tokenizer import Tokenizer
 from tests.byte_tokenizer import byte_tokenizer
 
@@ -96,3 +96,74 @@ def test_the_starter_does_not_think(starter_model: Path) -> None:
     tokenizer = Tokenizer.from_directory(starter_model)
     source = (starter_model / "chat_template.jinja").read_text(encoding="utf-8")
     assert find_reasoning_markers(source, tokenizer) is None
+
+
+# --- taking replies apart ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "inside", "reasoning", "text"),
+    [
+        ("plan</think>\n\n42", True, "plan", "42"),  # F1
+        ("<think>\nplan\n</think>\n\n42\n", False, "plan", "42\n"),
+        ("\n<think>plan</think>42", False, "plan", "42"),
+        ("<think></think>\n\n  42", False, "", "  42"),
+        ("<think>never closed", False, "never closed", ""),
+        ("never closed", True, "never closed", ""),
+        ("42", False, "", "42"),
+        ("\n\n42 <think> no </think>", False, "", "\n\n42 <think> no </think>"),
+        ("a</think>b</think>c", True, "a", "b</think>c"),
+        ("<think>again</think>x", True, "again", "x"),
+        ("</think>", True, "", ""),
+        ("", True, "", ""),
+        ("", False, "", ""),
+    ],
+)
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
+def test_replies_are_taken_apart(output: str, inside: bool, reasoning: str, text: str, tokens: bool) -> None:
+    tokenizer = with_tokens("<think>", "</think>") if tokens else byte_tokenizer()
+    markers = find_reasoning_markers("</think>", tokenizer)
+    assert markers is not None
+    ids = tuple(tokenizer.encode_parts(tokenizer.split_control(output)))
+    split = split_reasoning(ids, markers, tokenizer, inside=inside)
+    assert (split.reasoning, split.text) == (reasoning, text)
+    assert (*split.reasoning_ids, *split.token_ids) == ids
+    assert tokenizer.decode(split.token_ids) == text
+
+
+def test_model_that_does_not_think() -> None:
+    split = split_reasoning(tuple(b"<think>a</think>b"), None, byte_tokenizer())
+    assert (split.text, split.reasoning_ids) == ("<think>a</think>b", ())
+
+
+def test_markers_that_are_hidden_are_found_by_their_ids() -> None:
+    inner = tokenizers.Tokenizer.from_str(byte_tokenizer()._tokenizer.to_str())
+    inner.add_special_tokens([AddedToken(text, special=True) for text in ("[THINK]", "[/THINK]")])
+    tokenizer = Tokenizer(inner)
+    markers = find_reasoning_markers(None, tokenizer)
+    split = split_reasoning((258, *b"plan", 259, *b"42"), markers, tokenizer)
+    assert (split.reasoning, split.text) == ("plan", "42")
+
+
+def test_channels() -> None:
+    names = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>")
+    inner = tokenizers.Tokenizer.from_str(byte_tokenizer()._tokenizer.to_str())
+    inner.add_special_tokens([AddedToken(text, special=True) for text in names])
+    tokenizer = Tokenizer(inner)
+    markers = find_reasoning_markers("<|channel|>analysis", tokenizer)
+    output = f"<|channel|>analysis<|message|>plan{HARMONY_END}42"
+    ids = tuple(tokenizer.encode_parts(tokenizer.split_control(output)))
+    split = split_reasoning(ids, markers, tokenizer)
+    assert (split.reasoning, split.text, split.token_ids) == ("plan", "42", tuple(b"42"))
+
+
+@pytest.mark.starter
+@pytest.mark.parametrize("answer", ["42", "\n\n42", ".42", ">42"])
+def test_markers_of_several_tokens_beside_other_text(starter_model: Path, answer: str) -> None:
+    # The marker's last token may hold the beginning of the answer as well.
+    tokenizer = Tokenizer.from_directory(starter_model)
+    markers = find_reasoning_markers("</think>", tokenizer)
+    ids = tokenizer.encode(f"<think>plan</think>{answer}")
+    split = split_reasoning(ids, markers, tokenizer)
+    assert (split.reasoning, split.text) == ("plan", answer.lstrip("\n"))
+    assert tokenizer.decode(split.token_ids) == answer.lstrip("\n")
