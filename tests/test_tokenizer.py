@@ -162,6 +162,18 @@ def test_other_text_is_encoded_the_same_beside_an_attack(prepend: str) -> None:
     assert attacked.count(2) == 2
 
 
+@pytest.mark.parametrize("prepend", ["first", "always", "never"])
+def test_text_that_goes_on_has_no_space_of_its_own(prepend: str) -> None:
+    tokenizer = unigram(prepend=prepend)
+    for text in (" a", " a</s>", "!a", "</s>a"):
+        parts = tokenizer.split_control(text)
+        joint = tokenizer.encode_parts(["the" + parts[0], *parts[1:]])
+        known = tokenizer.encode("the")
+        assert [*known, *tokenizer.encode_parts(parts, continued=True)] == joint
+    # Where the two would join, the text is encoded for itself.
+    assert tokenizer.decode(tokenizer.encode_parts(["the"], continued=True)) == "the"
+
+
 @settings(deadline=None)
 @given(parts=st.lists(st.sampled_from(["<s>", "</s>", *"</s> a", "the", "\uff1c", "\uff1e", "\uff0f", "\u00a0", "\ufb01"])))
 def test_unigram_property(parts: list[str]) -> None:

@@ -112,20 +112,17 @@ class PromptOptions:
             InvalidRequestError: the template refuses it.
             ModelError: there is no template.
         """
-        from chatpaged.engine.prompts import NO_TEMPLATE, raw_prompt
-        from chatpaged.errors import ModelError
+        from chatpaged.engine.prompts import render_prompt
         from chatpaged.messages import ChatMessage
         from chatpaged.template_language import parse_template_argument
 
         if self.raw_prompt:
-            return raw_prompt(text, tokenizer)
-        if template is None:
-            raise ModelError(NO_TEMPLATE)
+            return render_prompt(text, tokenizer, template)
         messages = [ChatMessage("user", text)]
         if self.system is not None:
             messages.insert(0, ChatMessage("system", self.system))
         arguments = dict(parse_template_argument(argument) for argument in self.template_args)
-        return template.render(messages, arguments=arguments, prefill=self.prefill)
+        return render_prompt(messages, tokenizer, template, arguments=arguments, prefill=self.prefill)
 
 
 def check_text(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
 from chatpaged.engine.tokenizer import Tokenizer
@@ -12,17 +12,41 @@ Prompt = str | Sequence[int] | Sequence[ChatMessage] | RenderedPrompt
 """Plain text, token ids, a conversation that the chat template turns into ids, or what has been turned into ids already."""
 
 
-NO_TEMPLATE = "no chat template; use --template FILE or --raw-prompt"
+def render_prompt(
+    prompt: Prompt,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate | None,
+    *,
+    arguments: Mapping[str, object] | None = None,
+    prefill: str = "",
+    keep_reasoning: bool = False,
+) -> RenderedPrompt:
+    """Turns a prompt into token ids.
 
+    Args:
+        prompt: text (see `raw_prompt`), ids, messages, or what has been rendered already.
+        tokenizer: the model's.
+        chat_template: the model's; needed for messages.
+        arguments: for messages, see `ChatTemplate.render`.
+        prefill: likewise.
+        keep_reasoning: likewise.
 
-def render_prompt(prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> RenderedPrompt:
-    """Turns a prompt into token ids. See `LLMEngine.render`."""
+    Raises:
+        InvalidRequestError: the prompt is empty, the template refuses the messages, or options for messages were given without any.
+        ModelError: messages were given, but there is no template.
+    """
     if isinstance(prompt, RenderedPrompt):
-        rendered = prompt
-    elif isinstance(prompt, str):
+        return prompt
+    messages = not isinstance(prompt, str) and all(isinstance(item, ChatMessage) for item in prompt)
+    if (arguments or prefill) and not messages:
+        raise InvalidRequestError("a prompt without a chat template takes no template arguments and no prefill")
+    if isinstance(prompt, str):
         rendered = raw_prompt(prompt, tokenizer)
-    elif all(isinstance(item, ChatMessage) for item in prompt):
-        rendered = _render_messages([item for item in prompt if isinstance(item, ChatMessage)], chat_template)
+    elif messages:
+        conversation = [item for item in prompt if isinstance(item, ChatMessage)]
+        rendered = _template(conversation, chat_template).render(
+            conversation, arguments=arguments, prefill=prefill, keep_reasoning=keep_reasoning
+        )
     else:
         ids = tuple(item for item in prompt if isinstance(item, int))
         if len(ids) != len(prompt):
@@ -39,9 +63,9 @@ def raw_prompt(text: str, tokenizer: Tokenizer) -> RenderedPrompt:
     return RenderedPrompt(text, (*tokenizer.leading_ids, *tokenizer.encode(text)) if text else ())
 
 
-def _render_messages(messages: list[ChatMessage], chat_template: ChatTemplate | None) -> RenderedPrompt:
+def _template(messages: list[ChatMessage], chat_template: ChatTemplate | None) -> ChatTemplate:
     if not messages:
         raise InvalidRequestError("empty prompt")
     if chat_template is None:
-        raise ModelError(NO_TEMPLATE)
-    return chat_template.render(messages)
+        raise ModelError("no chat template; use --template FILE or --raw-prompt")
+    return chat_template

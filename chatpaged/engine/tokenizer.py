@@ -20,6 +20,7 @@ _HTML = re.compile(
     r"</?(?:a|b|blockquote|body|caption|code|div|em|footer|h[1-6]|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|tfoot"
     r"|th|thead|tr|u|ul)>"
 )
+_BEFORE = "x"  # any text that does not join with a space after it
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # Noncharacters of Unicode first; private use only when a text contains every one of them.
 _MARKS = (range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
@@ -119,16 +120,22 @@ class Tokenizer:
         """
         return self.encode_parts([text])
 
-    def encode_parts(self, parts: Sequence[str]) -> list[int]:
+    def encode_parts(self, parts: Sequence[str], *, continued: bool = False) -> list[int]:
         """Token ids of a text that is given in parts. Nothing is added around it.
 
         Args:
             parts: text from outside, which never becomes a control token, and control tokens in turn, as from `split_control`.
+            continued: other text goes before it. Some tokenizers put a space before the first word of a text, but not within one.
 
         Raises:
             InvalidRequestError: the text contains lone surrogates.
             ModelError: the tokenizer has an ordinary character for a control token.
         """
+        if continued and parts[0] and self._start_matters:
+            ids = self.encode_parts([_BEFORE + parts[0], *parts[1:]])
+            before = self.encode(_BEFORE)
+            if ids[: len(before)] == before:
+                return ids[len(before) :]
         wanted = [self.control_tokens[part] for part in parts[1::2]]
         try:
             ids = list(self._tokenizer.encode("".join(parts), add_special_tokens=False).ids)
@@ -136,6 +143,11 @@ class Tokenizer:
             raise InvalidRequestError("the text is not valid Unicode (a lone surrogate)") from error
         # The result is what counts: normalizers can make control tokens of texts that look different.
         return ids if self._control_in(ids) == wanted else self._encode_marked(parts, wanted)
+
+    @cached_property
+    def _start_matters(self) -> bool:
+        before = self.encode(_BEFORE)
+        return any(self.encode(_BEFORE + text) != [*before, *self.encode(text)] for text in ("\n", " "))
 
     def _control_in(self, ids: list[int]) -> list[int]:
         return [token_id for token_id in ids if token_id in self._control_ids]
