@@ -12,7 +12,7 @@ Marks are characters that occur in no message and not in the template:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from chatpaged.engine.reasoning import ReasoningMarkers
@@ -66,10 +66,17 @@ class Marks:
         """Stands for ids of a message."""
         return f"{self._opening}{kind}{index}{self._closing}"
 
-    def pieces(self, rendered: str) -> list[Piece] | None:
-        """Rendered text, cut at its placeholders; None if the template has broken one of them."""
+    def pieces(self, rendered: str, places: Container[int]) -> list[Piece] | None:
+        """Rendered text, cut at its placeholders; None if the template has broken one of them or made one up.
+
+        Args:
+            rendered: what the template wrote.
+            places: numbers of the messages that placeholders were given for.
+        """
         split = self._place.split(rendered)
         if any(mark in text for text in split[::3] for mark in (self._opening, self._closing)):
+            return None
+        if any(int(index) not in places for index in split[2::3]):
             return None
         pieces = [Piece(TEXT, text=split[0])]
         for kind, index, text in zip(split[1::3], split[2::3], split[3::3], strict=True):

@@ -113,14 +113,15 @@ class Rendering:
     def _pieces(self, *, generation: bool) -> tuple[list[Piece], bool]:
         """The rendered conversation, and whether the system prompt had to be put into a user's message."""
         rendered, merged = self._run_with_system(generation=generation)
-        pieces = self._marks.pieces(rendered)
+        replies = {i for i, message in self._messages.items() if message.token_ids is not None}
+        pieces = self._marks.pieces(rendered, replies)
         if pieces is None:
             # The template takes texts apart, and a placeholder with them: replies have to be encoded anew.
-            self._messages = {
-                i: replace(message, token_ids=None, reasoning_ids=()) if message.role == "assistant" else message
-                for i, message in self._messages.items()
-            }
-            pieces = self._marks.pieces(self._run_kept_apart(generation=generation)) or []
+            for i in replies:
+                self._messages[i] = replace(self._messages[i], token_ids=None, reasoning_ids=())
+            pieces = self._marks.pieces(self._run_kept_apart(generation=generation), ())
+        if pieces is None:
+            raise InvalidRequestError("the model's chat template writes characters that stand for nothing (noncharacters of Unicode)")
         return pieces, merged
 
     def _run_with_system(self, *, generation: bool) -> tuple[str, bool]:

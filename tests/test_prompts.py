@@ -277,3 +277,10 @@ def test_options_need_messages() -> None:
     for prompt in ("hi", [1, 2]):
         with pytest.raises(InvalidRequestError, match="takes no template arguments and no prefill"):
             render_prompt(prompt, tokenizer, made, prefill="ok")
+
+
+def test_templates_that_make_up_marks() -> None:
+    # Written as escapes, the marks are not to be found in the template's source.
+    for text in ("\\ufdd1", "\\ufdd1a7\\ufdd2", "\\ufdd1a0\\ufdd2"):
+        with pytest.raises(InvalidRequestError, match="noncharacters"):
+            template("{{ '" + text + "' }}{{ messages[0].content }}").render([QUESTION])
