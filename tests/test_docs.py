@@ -50,7 +50,8 @@ def test_examples_run(document: str, starter_model: Path, capsys: pytest.Capture
         # One module: later examples go on with what earlier ones have imported.
         exec(compile(block.replace("asyncio.run(main())", ""), document, "exec", dont_inherit=True), names)
     exec(
-        "with LLMEngine.from_pretrained(directory, config) as engine:\n    chat(engine)\n    run(engine)\nasyncio.run(main())",
+        "with LLMEngine.from_pretrained(directory, config) as engine:\n    chat(engine)\n    talk(engine)\n    run(engine)\n"
+        "asyncio.run(main())",
         names,
     )
     printed = capsys.readouterr().out
