@@ -13,6 +13,7 @@ import transformers
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.model_runner import ModelRunner
+from chatpaged.engine.model_executor.models.hf import HFModel, load_hf_model
 from chatpaged.engine.outputs import Completion, RequestMetrics
 from chatpaged.engine.sampling_params import SamplingParams
 
@@ -124,3 +125,8 @@ def serve(
         engine.check_invariants()
         step += 1
     return answers
+
+
+def load(directory: Path, *, dtype: torch.dtype = torch.float64, max_model_len: int | None = None) -> HFModel:
+    """The model as the engine loads it."""
+    return load_hf_model(directory, dtype=dtype, device=torch.device("cpu"), max_model_len=max_model_len)

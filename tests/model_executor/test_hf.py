@@ -13,36 +13,23 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.forward_context import current_attention, forward_context
-from chatpaged.engine.model_executor.models.hf import (
-    ATTENTION_NAME,
-    HFModel,
-    KVGeometry,
-    _context,
-    chatpaged_attention,
-    check_supported,
-    freeze_rope,
-    load_hf_model,
-)
+from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME
+from chatpaged.engine.model_executor.models.hf import _context
+from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.outputs import FinishReason
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, ModelError
-from tests.model_executor.harness import load_reference, make_engine, reference_answer
+from tests.model_executor.harness import load, load_reference, make_engine, reference_answer
 from tests.model_executor.tiny_models import _SIZES as SIZES
-from tests.model_executor.tiny_models import CONTEXT, END, FAMILIES, OTHER_FAMILIES, VOCAB_SIZE, WINDOW, build_model, save_model
+from tests.model_executor.tiny_models import CONTEXT, END, FAMILIES, VOCAB_SIZE, WINDOW, save_model
 
-CPU = torch.device("cpu")
 PROMPT = [40, 50, 60, 70, 80]
 hf: Any = transformers
-
-
-def load(directory: Path, *, max_model_len: int | None = None) -> HFModel:
-    return load_hf_model(directory, dtype=torch.float64, device=CPU, max_model_len=max_model_len)
 
 
 @pytest.fixture
@@ -54,104 +41,6 @@ def model(model_directory: Callable[[str], Path], tmp_path: Path) -> Path:
 def change(path: Path, **values: Any) -> None:
     """Sets values in a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-# --- refusals ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("T5Config", "encoder-decoder"),
-        ("WhisperConfig", "encoder-decoder"),
-        ("ViTConfig", "no causal language model"),
-        ("FalconConfig", "does not let its attention be exchanged"),
-        ("BloomConfig", "does not let its attention be exchanged"),
-        ("MambaConfig", "does not let its attention be exchanged"),
-        ("Qwen3NextConfig", "does not let its attention be exchanged"),
-        ("Llama4TextConfig", "chunked_attention"),
-        ("Gemma3nTextConfig", r"share keys and values \(num_kv_shared_layers\)"),
-    ],
-)
-def test_unsupported_architectures_are_named(name: str, reason: str) -> None:
-    config = getattr(hf, name)()
-    with pytest.raises(ModelError, match=f"^{config.model_type} .*{reason}"):
-        check_supported(config)
-
-
-def test_encoder_decoders_of_several_models_are_named() -> None:
-    # Which of its parts is the text model is not to be asked.
-    config = hf.MusicgenConfig(
-        text_encoder={"model_type": "t5"}, audio_encoder={"model_type": "encodec"}, decoder={"model_type": "musicgen_decoder"}
-    )
-    with pytest.raises(ModelError, match=r"^musicgen is an encoder-decoder"):
-        check_supported(config)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "reason"),
-    [
-        ("attention_chunk_size", 64, "chunked attention"),
-        ("num_kv_shared_layers", 1, "share keys and values"),
-        ("use_bidirectional_attention", True, "bidirectional attention"),
-        ("layer_types", ["full_attention", "linear_attention"], "layers of type linear_attention; supported are full_attention, sliding"),
-    ],
-)
-def test_unsupported_options_are_named(option: str, value: Any, reason: str) -> None:
-    config = FAMILIES["gemma3_text"]()
-    config.architectures = ["TinyForCausalLM"]
-    check_supported(config)
-    setattr(config, option, value)
-    with pytest.raises(ModelError, match=f"^TinyForCausalLM .*{reason}"):
-        check_supported(config)
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, *OTHER_FAMILIES])
-def test_supported_architectures(family: str) -> None:
-    check_supported((FAMILIES | OTHER_FAMILIES)[family]())
-
-
-def test_encoders_are_refused(tmp_path: Path) -> None:
-    # transformers lists them as causal language models, and runs them without a causal mask.
-    sizes = {name: value for name, value in SIZES.items() if name not in {"head_dim", "num_key_value_heads"}}
-    directory = save_model(hf.BertConfig(**sizes), tmp_path)
-    with pytest.raises(ModelError, match="BertSelfAttention attends to later tokens"):
-        load(directory).geometry()
-
-
-def test_windows_that_are_only_in_the_mask_are_refused(tmp_path: Path) -> None:
-    # This class leaves the window to the mask, which is never built here.
-    directory = save_model(hf.PhimoeConfig(**SIZES, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2), tmp_path)
-    with pytest.raises(ModelError, match=f"PhimoeForCausalLM does not pass its sliding window of {WINDOW} tokens on"):
-        load(directory).geometry()
-    assert load(directory, max_model_len=WINDOW).geometry().num_layers == 2  # it never matters then
-
-
-def test_a_mask_is_refused() -> None:
-    tensor = torch.zeros(1, 1, 1, 1)
-    with pytest.raises(ModelError, match="Linear brings an attention mask of its own"):
-        chatpaged_attention(nn.Linear(1, 1), tensor, tensor, tensor, tensor)
-
-
-def test_a_layer_without_a_number_is_refused() -> None:
-    tensor = torch.zeros(1, 1, 1, 1)
-    with pytest.raises(ModelError, match="Linear does not say which layer it is"):
-        chatpaged_attention(nn.Linear(1, 1), tensor, tensor, tensor, None)
-
-
-def test_two_layers_with_one_number_are_refused(model_directory: Callable[[str], Path]) -> None:
-    loaded = load(model_directory("llama"))
-    for layer in loaded._model.model.layers:
-        layer.self_attn.layer_idx = 0
-    with pytest.raises(ModelError, match="two attention layers of this model share one number"):
-        loaded.geometry()
-
-
-def test_attention_that_is_not_reached_is_refused(model_directory: Callable[[str], Path]) -> None:
-    loaded = load(model_directory("llama"))
-    del loaded._model.model.layers[1]
-    with pytest.raises(ModelError, match="attention was reached in 1 of 2 layers"):
-        loaded.geometry()
 
 
 # --- files that do not fit together --------------------------------------------------------------------------------------
@@ -279,97 +168,6 @@ def test_e8_the_second_end_token_stops(model: Path) -> None:
     assert result.completions[0].finish_reason is FinishReason.STOP
     assert result.token_ids == expected[:at]
     assert unstopped.token_ids == expected
-
-
-# --- rotary embeddings ---------------------------------------------------------------------------------------------------
-
-LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
-ROPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "dynamic": ("LlamaConfig", {"rope_type": "dynamic", "factor": 4.0}),
-    "longrope": ("Phi3Config", LONG_ROPE),
-    "default": ("LlamaConfig", {"rope_type": "default"}),
-    "linear": ("LlamaConfig", {"rope_type": "linear", "factor": 4.0}),
-    "yarn": ("LlamaConfig", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
-}
-
-
-def rope_config(kind: str) -> Any:
-    """A tiny model with one of the kinds of rotary embeddings."""
-    name, rope = ROPES[kind]
-    trained = {"original_max_position_embeddings": 32} if kind == "longrope" else {}
-    return getattr(hf, name)(**SIZES, **trained, rope_parameters={"rope_theta": 10000.0, **rope})
-
-
-def rotary(model: Any) -> nn.Module:
-    (module,) = [module for name, module in model.named_modules() if name.endswith("rotary_emb")]
-    assert isinstance(module, nn.Module)
-    return module
-
-
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_a_long_request_does_not_change_the_positions_of_others(kind: str) -> None:
-    config = rope_config(kind)
-    if kind == "dynamic":
-        config.max_position_embeddings = 32  # beyond it the stock embedding changes
-    x = torch.zeros(1, dtype=torch.float64)
-    alone, together = torch.tensor([[3, 20]]), torch.tensor([[3, 20, 100]])
-    stock = rotary(build_model(config))
-    assert not torch.equal(stock(x, alone)[0], stock(x, together)[0][:, :2])  # which is what is to be kept from happening
-
-    model = build_model(config)
-    freeze_rope(model, CONTEXT)
-    frozen = rotary(model)
-    first = frozen(x, alone)
-    for before, after in zip(first, frozen(x, together), strict=True):
-        assert torch.equal(before, after[:, :2])
-    for before, after in zip(first, frozen(x, alone), strict=True):
-        assert torch.equal(before, after)
-
-
-@pytest.mark.parametrize("max_model_len", [32, CONTEXT])
-def test_longrope_chooses_by_the_longest_sequence_allowed(max_model_len: int, tmp_path: Path) -> None:
-    config = rope_config("longrope")
-    frozen = rotary(load(save_model(config, tmp_path), max_model_len=max_model_len)._model)
-    stock = rotary(build_model(config))
-    x = torch.zeros(1, dtype=torch.float64)
-    positions = torch.arange(max_model_len).unsqueeze(0)
-    other = torch.arange(CONTEXT if max_model_len == 32 else 32).unsqueeze(0)
-    for table, expected, different in zip(frozen(x, positions), stock(x, positions), stock(x, other), strict=True):
-        assert torch.equal(table, expected)
-        assert not torch.equal(table[:, :32], different[:, :32])
-
-
-@pytest.mark.parametrize("kind", ["default", "linear", "yarn"])
-def test_frozen_tables_equal_the_stock_embedding(kind: str, tmp_path: Path) -> None:
-    config = rope_config(kind)
-    frozen, stock = rotary(load(save_model(config, tmp_path))._model), rotary(build_model(config))
-    positions = torch.tensor([[0, 127, 5, 5, 64]])
-    for dtype in (torch.float64, torch.bfloat16):
-        x = torch.zeros(1, dtype=dtype)
-        for table, expected in zip(frozen(x, positions), stock(x, positions), strict=True):
-            assert table.dtype == dtype
-            assert torch.equal(table, expected)
-
-
-def test_layer_types_have_tables_of_their_own(model_directory: Callable[[str], Path]) -> None:
-    frozen = rotary(load(model_directory("gemma3_text"))._model)
-    stock = rotary(build_model(FAMILIES["gemma3_text"]()))
-    x = torch.zeros(1, dtype=torch.float64)
-    positions = torch.tensor([[1, 9, 100]])
-    for layer_type in ("full_attention", "sliding_attention", "full_attention"):
-        for table, expected in zip(frozen(x, positions, layer_type), stock(x, positions, layer_type), strict=True):
-            assert torch.equal(table, expected)
-
-
-def test_answers_do_not_depend_on_long_batch_mates(tmp_path: Path) -> None:
-    directory = save_model(rope_config("longrope"), tmp_path)
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    long_prompt = [3 + i for i in range(100)]
-    with make_engine(directory, kv_blocks=30, enable_prefix_caching=False) as engine:
-        alone = engine.generate(PROMPT, params).token_ids
-        together = engine.generate_many([(PROMPT, params), (long_prompt, params)])[0].token_ids
-        afterwards = engine.generate(PROMPT, params).token_ids
-    assert alone == together == afterwards
 
 
 # --- configurations ------------------------------------------------------------------------------------------------------

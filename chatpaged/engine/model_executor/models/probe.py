@@ -1,0 +1,187 @@
+"""Learning from a few tokens what a model does, instead of trusting what its configuration says.
+
+Two short passes through the whole model. The first looks at what each layer hands to attention: its shapes, its window, and the mask that
+transformers would build for it, which has to show exactly the tokens that our attention shows. The second makes sure that tokens meet
+in attention and nowhere else, and are placed by the positions that they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from chatpaged.engine.model_executor.attention.base import AttentionOptions
+from chatpaged.engine.model_executor.forward_context import forward_context
+from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, chatpaged_attention
+from chatpaged.engine.model_executor.models.support import refusal
+from chatpaged.errors import ModelError
+
+_PROBE_NAME = "chatpaged_probe"
+_Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+_MaskFunction = Callable[[int, int, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class KVGeometry:
+    """What the layers of a model store: the number of layers, and the most heads and dimensions of any of them."""
+
+    num_layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one layer asks of attention; `mask` is None where transformers builds none."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    options: AttentionOptions
+    mask: _MaskFunction | None
+
+
+class _Probe:
+    """Stands in for attention and notes what each layer hands over. Satisfies `PagedAttention`; a token attends to itself only."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, _Layer] = {}
+        self._masks: list[_MaskFunction] = []
+        self._mask: _MaskFunction | None = None
+
+    def make_mask(self, *_: object, mask_function: _MaskFunction, device: torch.device | str = "cpu", **__: object) -> torch.Tensor:
+        """What transformers calls to build a mask: gives the number of the function that would fill it."""
+        self._masks.append(mask_function)
+        return torch.full((1, 1, 1, 1), len(self._masks) - 1, device=device)
+
+    def attention(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """What the layers call."""
+        self._mask = None
+        if attention_mask is not None:
+            if attention_mask.numel() != 1 or attention_mask.is_floating_point() or int(attention_mask) >= len(self._masks):
+                raise ModelError(f"{type(module).__name__} changes its attention mask")
+            self._mask = self._masks[int(attention_mask)]
+        return chatpaged_attention(module, query, key, value, None, **others)
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+        """See `PagedAttention.attend`."""
+        if layer in self.layers:
+            raise ModelError("two attention layers of this model share one number")
+        self.layers[layer] = _Layer(query, key, value, options, self._mask)
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+
+
+def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_model_len: int) -> KVGeometry:
+    """Finds out what the layers of a model store, and refuses a model that this engine would run wrongly.
+
+    Args:
+        model: a transformers model.
+        forward: `HFModel.forward`.
+        num_layers: how many layers it should have.
+        max_model_len: longest sequence; what happens beyond it does not matter.
+
+    Raises:
+        ModelError: says what is not supported.
+    """
+    try:
+        layers = _hand_over(model, forward)
+        _check_layers(layers, num_layers, max_model_len)
+        _check_tokens_are_apart(model, forward, max_model_len)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a model's own code makes of being run like this
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise refusal(type(model).__name__, f"is not supported: {reason}") from error
+    return KVGeometry(
+        num_layers,
+        max(layer.key.shape[1] for layer in layers.values()),
+        max(max(layer.key.shape[2], layer.value.shape[2]) for layer in layers.values()),
+    )
+
+
+def _hand_over(model: nn.Module, forward: _Forward) -> dict[int, _Layer]:
+    """What each layer hands to attention, and the mask that belongs to it."""
+    probe = _Probe()
+    transformers.AttentionInterface.register(_PROBE_NAME, probe.attention)
+    transformers.AttentionMaskInterface.register(_PROBE_NAME, probe.make_mask)
+    # At position 0, where transformers sees one sequence and not several packed together.
+    token = torch.zeros(1, dtype=torch.int64, device=next(model.parameters()).device)
+    with _attention_of(model, _PROBE_NAME), forward_context(probe):
+        forward(token, token, token)
+    return probe.layers
+
+
+@contextmanager
+def _attention_of(model: nn.Module, name: str) -> Iterator[None]:
+    """Exchanges the attention of one model; other models, which may be running, keep theirs."""
+    configs = {id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None}
+    configs = {key: config for key, config in configs.items() if getattr(config, "_attn_implementation", None) == ATTENTION_NAME}
+    try:
+        for config in configs.values():
+            config._attn_implementation = name  # noqa: SLF001 - the public way asks the Hub about names that it does not know
+        yield
+    finally:
+        for config in configs.values():
+            config._attn_implementation = ATTENTION_NAME  # noqa: SLF001
+
+
+def _check_layers(layers: dict[int, _Layer], num_layers: int, max_model_len: int) -> None:
+    if sorted(layers) != list(range(num_layers)):
+        raise ModelError(f"attention was reached in {len(layers)} of {num_layers} layers")
+    for layer in layers.values():
+        _check_mask(layer, max_model_len)
+
+
+def _check_mask(layer: _Layer, max_model_len: int) -> None:
+    """Compares the mask that transformers would have built with what our attention shows by its window."""
+    if layer.mask is None:
+        raise ModelError("its attention mask cannot be compared with the one used here")
+    device = layer.query.device
+    # The last tokens see everything that limits the view, the first sees what lets it look ahead.
+    queries = torch.tensor(sorted({0, max_model_len // 2, max(0, max_model_len - 2), max_model_len - 1}), device=device).unsqueeze(1)
+    keys = torch.arange(max_model_len, device=device).unsqueeze(0)
+    theirs = layer.mask(0, 0, queries, keys).expand(len(queries), max_model_len)
+    window = layer.options.window
+    ours = keys <= queries
+    if window is not None:
+        ours = ours & (keys > queries - window)
+    if torch.equal(theirs, ours):
+        return
+    if bool((theirs & (keys > queries)).any()):
+        raise ModelError("its tokens attend to later tokens as well")
+    shown = int(theirs[-1].sum())
+    if window is None and torch.equal(theirs, (keys <= queries) & (keys > queries - shown)):
+        raise ModelError(f"it does not pass its sliding window of {shown} tokens on; --max-model-len {shown} avoids it")
+    raise ModelError("its attention mask shows other tokens than its window")
+
+
+def _check_tokens_are_apart(model: nn.Module, forward: _Forward, max_model_len: int) -> None:
+    """Runs one token twice, at one position, behind different tokens. Nothing but attention may tell the two apart.
+
+    A convolution, a recurrent state or positions that are counted instead of taken as given would.
+    """
+    device = next(model.parameters()).device
+    probe = _Probe()
+    position = min(3, max_model_len - 1)
+    with forward_context(probe):
+        positions = torch.tensor([0, position, position], device=device)
+        logits = forward(torch.tensor([0, 1, 1], device=device), positions, torch.tensor([1, 2], device=device))
+    for tensor in (logits, *(part for layer in probe.layers.values() for part in (layer.query, layer.key, layer.value))):
+        one, other = tensor[-2:]
+        tolerance = torch.finfo(tensor.dtype).eps ** 0.5 * float(tensor.abs().max())
+        if not torch.allclose(one, other, rtol=0, atol=tolerance, equal_nan=True):
+            raise ModelError("its tokens depend on each other outside attention, or not on the positions that they are given")
