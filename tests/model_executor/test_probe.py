@@ -14,7 +14,10 @@ from transformers.models.llama import modeling_llama
 
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, chatpaged_attention
 from chatpaged.engine.model_executor.models.hf import HFModel
+from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.errors import ModelError
+from tests.model_executor.architectures import ARCHITECTURES, build_config
+from tests.model_executor.architectures import WINDOW as ARCHITECTURES_WINDOW
 from tests.model_executor.harness import load
 from tests.model_executor.tiny_models import _SIZES as SIZES
 from tests.model_executor.tiny_models import WINDOW, save_model
@@ -109,6 +112,21 @@ def test_windows_that_differ_from_the_mask_are_refused(model_directory: Callable
         loaded.geometry()
 
 
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_masks_that_look_up_images_are_compared_as_well(wrong: int, tmp_path: Path) -> None:
+    config = build_config("gemma4_unified", ARCHITECTURES["gemma4_unified"])
+    hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path)
+    loaded = load(tmp_path, dtype=torch.float32)
+    attention = loaded._model.model.language_model.layers[0].self_attn
+    assert attention.sliding_window == ARCHITECTURES_WINDOW
+    attention.sliding_window += wrong
+    if wrong:
+        with pytest.raises(ModelError, match="its attention mask shows other tokens than its window"):
+            loaded.geometry()
+    else:
+        assert loaded.geometry() == KVGeometry(2, 2, 16)
+
+
 def test_masks_that_cannot_be_seen_are_refused(llama: HFModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **_: None)
     with pytest.raises(ModelError, match="its attention mask cannot be compared"):
@@ -128,6 +146,13 @@ def test_positions_that_are_counted_are_refused(llama: HFModel) -> None:
     stock = rotary.forward
     rotary.forward = lambda x, position_ids: stock(x, torch.arange(position_ids.shape[1]).unsqueeze(0))
     with pytest.raises(ModelError, match="or not on the positions that they are given"):
+        llama.geometry()
+
+
+def test_models_that_give_all_logits_are_refused(llama: HFModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = llama._model.forward
+    monkeypatch.setattr(llama._model, "forward", lambda **arguments: stock(**(arguments | {"logits_to_keep": 0})))
+    with pytest.raises(ModelError, match="it does not give the logits of just the tokens"):
         llama.geometry()
 
 

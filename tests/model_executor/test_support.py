@@ -68,6 +68,13 @@ def test_supported_architectures(family: str) -> None:
     check_supported((FAMILIES | OTHER_FAMILIES)[family]())
 
 
+@pytest.mark.parametrize("value", [None, "vision"])
+def test_images_that_see_themselves_do_not_matter_for_text(value: Any) -> None:
+    check_supported(hf.Gemma4UnifiedTextConfig(use_bidirectional_attention=value))
+    with pytest.raises(ModelError, match="bidirectional attention"):
+        check_supported(hf.Gemma4UnifiedTextConfig(use_bidirectional_attention="all"))
+
+
 def test_refusals_say_what_runs() -> None:
     with pytest.raises(ModelError, match=f"; {WHAT_RUNS}$"):
         check_supported(hf.T5Config())

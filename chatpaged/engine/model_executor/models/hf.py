@@ -41,7 +41,7 @@ class HFModel:
         self.vocab_size = int(head.weight.shape[0])
         self.stop_token_ids = frozenset(
             token_id
-            for config in (text_config(model.config), model.generation_config)
+            for config in (model.config, text_config(model.config), model.generation_config)
             for token_id in _as_ids(getattr(config, "eos_token_id", None))
         )
 
@@ -63,8 +63,7 @@ class HFModel:
             logits_to_keep=logits_rows,
         )
         logits: torch.Tensor = output.logits[0]
-        # A few older classes give the logits of all tokens, whatever they are asked for.
-        return logits if len(logits) == len(logits_rows) else logits[logits_rows]
+        return logits
 
     def geometry(self) -> KVGeometry:
         """Learns from a few tokens what each layer stores, whatever the model is.
@@ -114,14 +113,22 @@ def load_hf_model(directory: Path, *, dtype: torch.dtype, device: torch.device, 
     except Exception as error:  # likewise: a package that it lacks, a type of tensor it does not know, sizes that do not fit
         raise ModelError(f"cannot load {directory}: {_first_line(error)}") from error
     model, info = loaded
-    missing = sorted(info["missing_keys"])
-    if missing:  # transformers fills them with random numbers and goes on
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(f"{directory} is incomplete: no weights for {missing[0]}{more}; download the model again")
+    _check_complete(directory, model, sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
     model.eval().requires_grad_(requires_grad=False).to(device)
     freeze_rope(model, context)
     use_few_rows_linear(model)
     return HFModel(model, context)
+
+
+def _check_complete(directory: Path, model: Any, missing: list[str], unexpected: list[str]) -> None:
+    """Refuses weights that are not there: transformers fills them with random numbers and goes on."""
+    if not missing:
+        return
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    if len(missing) > 1 and len(unexpected) > 1:
+        name = type(model).__name__
+        raise refusal(name, f"does not fit the weights in {directory}, which are of another class: it needs {missing[0]}{more}")
+    raise ModelError(f"{directory} is incomplete: no weights for {missing[0]}{more}; download the model again")
 
 
 def silence_transformers() -> None:

@@ -8,7 +8,7 @@ in attention and nowhere else, and are placed by the positions that they are giv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ import transformers
 from torch import nn
 
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
-from chatpaged.engine.model_executor.forward_context import forward_context
+from chatpaged.engine.model_executor.forward_context import current_attention, forward_context
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, chatpaged_attention
 from chatpaged.engine.model_executor.models.support import refusal
 from chatpaged.errors import ModelError
 
 _PROBE_NAME = "chatpaged_probe"
+_BEYOND_WINDOW = 64
 _Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 _MaskFunction = Callable[[int, int, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -38,44 +39,42 @@ class KVGeometry:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one layer asks of attention; `mask` is None where transformers builds none."""
+    """What one layer asks of attention; `mask` is the number of its mask, or None where transformers builds none."""
 
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
     options: AttentionOptions
-    mask: _MaskFunction | None
+    mask: int | None
+
+
+class _EnoughError(Exception):
+    """All masks are known: the rest of the pass is not needed."""
 
 
 class _Probe:
-    """Stands in for attention and notes what each layer hands over. Satisfies `PagedAttention`; a token attends to itself only."""
+    """Stands in for attention and notes what each layer hands over. Satisfies `PagedAttention`; a token attends to itself only.
 
-    def __init__(self) -> None:
+    Attributes:
+        layers: what each layer handed over.
+        masks: functions that say who sees whom.
+    """
+
+    def __init__(self, *, only_masks: bool = False) -> None:
         self.layers: dict[int, _Layer] = {}
-        self._masks: list[_MaskFunction] = []
-        self._mask: _MaskFunction | None = None
+        self.masks: list[_MaskFunction] = []
+        self._mask: int | None = None
+        self._only_masks = only_masks
 
-    def make_mask(self, *_: object, mask_function: _MaskFunction, device: torch.device | str = "cpu", **__: object) -> torch.Tensor:
-        """What transformers calls to build a mask: gives the number of the function that would fill it."""
-        self._masks.append(mask_function)
-        return torch.full((1, 1, 1, 1), len(self._masks) - 1, device=device)
-
-    def attention(
-        self,
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        **others: Any,
-    ) -> tuple[torch.Tensor, None]:
-        """What the layers call."""
+    def take_mask(self, attention_mask: torch.Tensor | None, name: str) -> None:
+        """Notes the mask that comes with the next call: the number that `_make_mask` put in its place."""
+        if self._only_masks:
+            raise _EnoughError
         self._mask = None
         if attention_mask is not None:
-            if attention_mask.numel() != 1 or attention_mask.is_floating_point() or int(attention_mask) >= len(self._masks):
-                raise ModelError(f"{type(module).__name__} changes its attention mask")
-            self._mask = self._masks[int(attention_mask)]
-        return chatpaged_attention(module, query, key, value, None, **others)
+            if attention_mask.numel() != 1 or attention_mask.is_floating_point() or int(attention_mask) >= len(self.masks):
+                raise ModelError(f"{name} changes its attention mask")
+            self._mask = int(attention_mask)
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
         """See `PagedAttention.attend`."""
@@ -83,6 +82,33 @@ class _Probe:
             raise ModelError("two attention layers of this model share one number")
         self.layers[layer] = _Layer(query, key, value, options, self._mask)
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+
+
+def _current_probe() -> _Probe:
+    probe = current_attention()
+    if not isinstance(probe, _Probe):
+        raise TypeError(f"{type(probe).__name__} is no probe")
+    return probe
+
+
+def _make_mask(*_: object, mask_function: _MaskFunction, device: torch.device | str = "cpu", **__: object) -> torch.Tensor:
+    """What transformers calls to build a mask: gives the number of the function that would fill it."""
+    masks = _current_probe().masks
+    masks.append(mask_function)
+    return torch.full((1, 1, 1, 1), len(masks) - 1, device=device)
+
+
+def _probe_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """What the layers call while they are probed."""
+    _current_probe().take_mask(attention_mask, type(module).__name__)
+    return chatpaged_attention(module, query, key, value, None, **others)
 
 
 def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_model_len: int) -> KVGeometry:
@@ -98,8 +124,7 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
         ModelError: says what is not supported.
     """
     try:
-        layers = _hand_over(model, forward)
-        _check_layers(layers, num_layers, max_model_len)
+        layers = _check_layers(model, forward, num_layers, max_model_len)
         _check_tokens_are_apart(model, forward, max_model_len)
     except torch.OutOfMemoryError:
         raise
@@ -113,16 +138,16 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
     )
 
 
-def _hand_over(model: nn.Module, forward: _Forward) -> dict[int, _Layer]:
-    """What each layer hands to attention, and the mask that belongs to it."""
-    probe = _Probe()
-    transformers.AttentionInterface.register(_PROBE_NAME, probe.attention)
-    transformers.AttentionMaskInterface.register(_PROBE_NAME, probe.make_mask)
-    # At position 0, where transformers sees one sequence and not several packed together.
-    token = torch.zeros(1, dtype=torch.int64, device=next(model.parameters()).device)
-    with _attention_of(model, _PROBE_NAME), forward_context(probe):
-        forward(token, token, token)
-    return probe.layers
+def _hand_over(model: nn.Module, forward: _Forward, *, length: int = 1, only_masks: bool = False) -> _Probe:
+    """What each layer hands to attention, and the masks that belong to them."""
+    probe = _Probe(only_masks=only_masks)
+    transformers.AttentionInterface.register(_PROBE_NAME, _probe_attention)
+    transformers.AttentionMaskInterface.register(_PROBE_NAME, _make_mask)
+    # From position 0 on, where transformers sees one sequence and not several packed together.
+    positions = torch.arange(length, device=next(model.parameters()).device)
+    with _attention_of(model, _PROBE_NAME), forward_context(probe), suppress(_EnoughError):
+        forward(torch.zeros_like(positions), positions, positions[-1:])
+    return probe
 
 
 @contextmanager
@@ -139,14 +164,24 @@ def _attention_of(model: nn.Module, name: str) -> Iterator[None]:
             config._attn_implementation = ATTENTION_NAME  # noqa: SLF001
 
 
-def _check_layers(layers: dict[int, _Layer], num_layers: int, max_model_len: int) -> None:
+def _check_layers(model: nn.Module, forward: _Forward, num_layers: int, max_model_len: int) -> dict[int, _Layer]:
+    probe = _hand_over(model, forward)
+    layers = probe.layers
     if sorted(layers) != list(range(num_layers)):
         raise ModelError(f"attention was reached in {len(layers)} of {num_layers} layers")
-    for layer in layers.values():
-        _check_mask(layer, max_model_len)
+    try:
+        for layer in layers.values():
+            _check_mask(layer, probe.masks, max_model_len)
+    except IndexError:
+        # A mask that looks up something about each token, such as the image it belongs to, needs as many as are asked about.
+        length = min(max_model_len, max(layer.options.window or 0 for layer in layers.values()) + _BEYOND_WINDOW)
+        masks = _hand_over(model, forward, length=length, only_masks=True).masks
+        for layer in layers.values():
+            _check_mask(layer, masks, length)
+    return layers
 
 
-def _check_mask(layer: _Layer, max_model_len: int) -> None:
+def _check_mask(layer: _Layer, masks: list[_MaskFunction], max_model_len: int) -> None:
     """Compares the mask that transformers would have built with what our attention shows by its window."""
     if layer.mask is None:
         raise ModelError("its attention mask cannot be compared with the one used here")
@@ -154,7 +189,7 @@ def _check_mask(layer: _Layer, max_model_len: int) -> None:
     # The last tokens see everything that limits the view, the first sees what lets it look ahead.
     queries = torch.tensor(sorted({0, max_model_len // 2, max(0, max_model_len - 2), max_model_len - 1}), device=device).unsqueeze(1)
     keys = torch.arange(max_model_len, device=device).unsqueeze(0)
-    theirs = layer.mask(0, 0, queries, keys).expand(len(queries), max_model_len)
+    theirs = masks[layer.mask](0, 0, queries, keys).expand(len(queries), max_model_len)
     window = layer.options.window
     ours = keys <= queries
     if window is not None:
@@ -180,6 +215,8 @@ def _check_tokens_are_apart(model: nn.Module, forward: _Forward, max_model_len: 
     with forward_context(probe):
         positions = torch.tensor([0, position, position], device=device)
         logits = forward(torch.tensor([0, 1, 1], device=device), positions, torch.tensor([1, 2], device=device))
+    if len(logits) != 2:
+        raise ModelError("it does not give the logits of just the tokens that it is asked for")
     for tensor in (logits, *(part for layer in probe.layers.values() for part in (layer.query, layer.key, layer.value))):
         one, other = tensor[-2:]
         tolerance = torch.finfo(tensor.dtype).eps ** 0.5 * float(tensor.abs().max())

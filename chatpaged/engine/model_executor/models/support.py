@@ -13,8 +13,8 @@ WHAT_RUNS = "decoder-only models such as Llama, Qwen, Mistral, Gemma, Phi and gp
 _REFUSED_OPTIONS = (
     ("attention_chunk_size", "chunked attention"),
     ("num_kv_shared_layers", "layers that share keys and values"),
-    ("use_bidirectional_attention", "bidirectional attention"),
 )
+_CAUSAL_FOR_TEXT = (None, False, "vision")  # the last: tokens of one image see each other
 
 
 def refusal(name: str, reason: str) -> ModelError:
@@ -49,6 +49,8 @@ def check_supported(config: Any) -> None:
     if unsupported:
         types = ", ".join(sorted(SUPPORTED_LAYER_TYPES))
         raise refusal(name, f"has layers of type {', '.join(unsupported)}; supported are {types}")
+    if getattr(text, "use_bidirectional_attention", None) not in _CAUSAL_FOR_TEXT:
+        raise refusal(name, "uses bidirectional attention (use_bidirectional_attention), which is not supported")
     for option, what in _REFUSED_OPTIONS:
         if getattr(text, option, None):
             raise refusal(name, f"uses {what} ({option}), which is not supported")
