@@ -84,20 +84,27 @@ _EMU3_EYES: Options = {"codebook_size": 8, "embed_dim": 4, "latent_channels": 4,
     "hidden_size": 32,
     "num_attention_heads": 4,
 }
+_SCALED_BY_POSITION: Options = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 8,
+    "llama_4_scaling_beta": 0.5,
+}
 _PHI4_EARS: Options = {"hidden_size": 32, "intermediate_size": 48, "num_blocks": 1, "ext_pw_out_channel": 32, "nemo_conv_channels": 32}
 
 # fmt: off
 _PLAIN = (
     "apertus", "apertus1p5_text", "arcee", "aria_text", "bitnet", "codegen", "cohere", "ctrl", "ernie4_5", "ernie4_5_moe", "exaone",
-    "flex_olmo", "gemma", "glm", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "granite", "granitemoe",
+    "flex_olmo", "gemma", "glm", "glm4", "glm4_moe", "gpt_bigcode", "gpt_neox", "gptj", "granite", "granitemoe",
     "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "internlm3", "iquestcoder", "jais2",
-    "jetmoe", "llama", "minimax_m2", "ministral3", "mistral", "mixtral", "moshi", "nanochat", "nemotron", "olmo", "olmo2", "olmoe",
+    "jetmoe", "llama", "minimax_m2", "mistral", "mixtral", "moshi", "nanochat", "nemotron", "olmo", "olmo2", "olmoe",
     "opt", "persimmon", "phi", "phi3", "qwen2_moe", "sarvam_moe", "seed_oss", "solar_open", "starcoder2",
 )
 _WITH_WINDOWS = (
-    "afmoe", "beam", "cohere2", "cohere2_moe", "cwm", "dots1", "exaone4", "exaone_moe", "flint", "gemma2", "gemma3_text", "gpt_oss",
+    "afmoe", "beam", "cohere2", "cohere2_moe", "cwm", "dots1", "exaone4", "exaone_moe", "flint", "gemma3_text", "gpt_oss",
     "granite_swa", "granitemoe_swa", "kolibri1", "laguna", "mellum", "mimo_v2_flash", "ministral", "modernbert-decoder", "olmo3",
-    "vaultgemma",
+
 )
 # fmt: on
 _TEXT_ONLY = "text only"
@@ -112,6 +119,7 @@ _OTHERS: dict[str, Options] = {
     "deepseek_v2": _EQUAL_HEADS | {"topk_method": "greedy"},
     "deepseek_v3": _NO_HEAD_DIM,
     "fuyu": {"text_config": _INNER_QWEN | {"model_type": "persimmon"}, "patch_size": 4, "image_size": 8},
+    "gemma2": _MIXED_LAYERS | {"attn_logit_softcapping": 4.0},
     "gemma3": {"text_config": _INNER_MIXED, "vision_config": _EYES | {"image_size": 28}, "mm_tokens_per_image": 4},
     "gemma4": {
         "text_config": _INNER_MIXED | _INNER_GEMMA4 | {"num_kv_shared_layers": 0},
@@ -126,6 +134,7 @@ _OTHERS: dict[str, Options] = {
         "text_config": _INNER_QWEN | {"model_type": "qwen2"},
         "vision_config": _EYES | {"patch_size": 16, "image_size": 64, "output_channels": 16, "mlp_dim": 48, "global_attn_indexes": [0]},
     },
+    "gpt2": {"scale_attn_by_inverse_layer_idx": True},
     "granitemoehybrid": {"layer_types": ["attention"] * 2, "mamba_n_heads": 4, "position_embedding_type": "rope"},
     "lfm2": _FULL_LAYERS,
     "lfm2_moe": _FULL_LAYERS,
@@ -134,6 +143,7 @@ _OTHERS: dict[str, Options] = {
     "minicpm3": _EQUAL_HEADS,
     "minimax": _FULL_LAYERS,
     "minimax_m3_vl_text": _FULL_LAYERS,
+    "ministral3": {"rope_parameters": _SCALED_BY_POSITION},
     "moss_transcribe_diarize": {"text_config": _INNER_QWEN | {"model_type": "qwen3"}, "audio_config": _EARS},
     "phi4_multimodal": {"vision_config": _EYES | {"image_size": 28}, "audio_config": _PHI4_EARS},
     "phimoe": {"sliding_window": CONTEXT},
@@ -142,6 +152,7 @@ _OTHERS: dict[str, Options] = {
     "smollm3": _MIXED_LAYERS | {"use_sliding_window": True},
     "qwen3_moe": {"use_sliding_window": True},
     "sarvam_mla": _EQUAL_HEADS,
+    "vaultgemma": _MIXED_LAYERS | {"attn_logit_softcapping": 4.0},
     "youtu": _NO_HEAD_DIM,
 }
 ARCHITECTURES: dict[str, Options] = dict.fromkeys(sorted(_PLAIN), Options()) | dict.fromkeys(sorted(_WITH_WINDOWS), _MIXED_LAYERS) | _OTHERS

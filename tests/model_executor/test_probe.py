@@ -16,9 +16,10 @@ from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME
 from chatpaged.engine.model_executor.models.hf import HFModel
 from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.errors import ModelError
-from tests.model_executor.architectures import ARCHITECTURES, build_config
+from tests.model_executor.architectures import ARCHITECTURES, REFUSED, build_config
 from tests.model_executor.architectures import WINDOW as ARCHITECTURES_WINDOW
 from tests.model_executor.harness import load
+from tests.model_executor.logits import TOLERANCE, computed, error, reference, save
 from tests.model_executor.tiny_models import _SIZES as SIZES
 from tests.model_executor.tiny_models import WINDOW, save_model
 
@@ -147,6 +148,19 @@ def test_positions_that_are_counted_are_refused(llama: HFModel) -> None:
     rotary.forward = lambda x, position_ids: stock(x, torch.arange(position_ids.shape[1]).unsqueeze(0))
     with pytest.raises(ModelError, match="or not on the positions that they are given"):
         llama.geometry()
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "xlm-roberta", "camembert", "xmod", "roberta-prelayernorm", "data2vec-text"])
+def test_positions_that_begin_elsewhere_are_refused(model_type: str, tmp_path: Path) -> None:
+    # As decoders these look ahead no more, but number positions from behind that of the padding token.
+    directory = save(model_type, REFUSED[model_type].options | {"is_decoder": True}, tmp_path)
+    with pytest.raises(ModelError, match=r"is not supported: it does not number positions from 0"):
+        load(directory, dtype=torch.float32).geometry()
+
+
+def test_encoders_that_were_made_decoders_run(tmp_path: Path) -> None:
+    directory = save("bert", REFUSED["bert"].options | {"is_decoder": True}, tmp_path)
+    assert error(computed(load(directory, dtype=torch.float32)), reference(directory)) < TOLERANCE
 
 
 def test_models_that_give_all_logits_are_refused(llama: HFModel, monkeypatch: pytest.MonkeyPatch) -> None:

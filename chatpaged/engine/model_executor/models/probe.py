@@ -1,8 +1,8 @@
 """Learning from a few tokens what a model does, instead of trusting what its configuration says.
 
-Two short passes through the whole model. The first looks at what each layer hands to attention: its shapes, its window, and the mask that
-transformers would build for it, which has to show exactly the tokens that our attention shows. The second makes sure that tokens meet
-in attention and nowhere else, and are placed by the positions that they are given.
+A few passes of one to three tokens through the whole model. They look at what each layer hands to attention: its shapes, its window, and
+the mask that transformers would build for it, which has to show exactly the tokens that our attention shows. They make sure that tokens
+meet in attention and nowhere else, and that they are placed by the positions that they are given, which are numbered as usual.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class _Probe:
         self.layers[layer] = _Layer(query, key, value, options, self._mask)
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Queries, keys and values of all layers, in order."""
+        return [part for layer in self.layers.values() for part in (layer.query, layer.key, layer.value)]
+
 
 def _current_probe() -> _Probe:
     probe = current_attention()
@@ -126,6 +130,7 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
     try:
         layers = _check_layers(model, forward, num_layers, max_model_len)
         _check_tokens_are_apart(model, forward, max_model_len)
+        _check_positions(model, forward, max_model_len)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a model's own code makes of being run like this
@@ -217,8 +222,23 @@ def _check_tokens_are_apart(model: nn.Module, forward: _Forward, max_model_len: 
         logits = forward(torch.tensor([0, 1, 1], device=device), positions, torch.tensor([1, 2], device=device))
     if len(logits) != 2:
         raise ModelError("it does not give the logits of just the tokens that it is asked for")
-    for tensor in (logits, *(part for layer in probe.layers.values() for part in (layer.query, layer.key, layer.value))):
-        one, other = tensor[-2:]
-        tolerance = torch.finfo(tensor.dtype).eps ** 0.5 * float(tensor.abs().max())
-        if not torch.allclose(one, other, rtol=0, atol=tolerance, equal_nan=True):
-            raise ModelError("its tokens depend on each other outside attention, or not on the positions that they are given")
+    if not all(_almost_equal(tensor[-2], tensor[-1]) for tensor in (logits, *probe.tensors())):
+        raise ModelError("its tokens depend on each other outside attention, or not on the positions that they are given")
+
+
+def _check_positions(model: nn.Module, forward: _Forward, max_model_len: int) -> None:
+    """Lets the model number two tokens itself, which has to give the same as numbering them from 0."""
+    length = min(2, max_model_len)
+    tokens = positions = torch.arange(length, device=next(model.parameters()).device)
+    given, own = _Probe(), _Probe()
+    with forward_context(given):
+        forward(tokens, positions, positions)
+    with forward_context(own):
+        model(input_ids=tokens.unsqueeze(0), use_cache=False)
+    if not all(_almost_equal(*pair) for pair in zip(given.tensors(), own.tensors(), strict=True)):
+        raise ModelError("it does not number positions from 0")
+
+
+def _almost_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    tolerance = torch.finfo(one.dtype).eps ** 0.5 * float(one.abs().max())
+    return torch.allclose(one, other, rtol=0, atol=tolerance, equal_nan=True)
