@@ -39,6 +39,7 @@ from chatpaged.engine.sequence import Sequence as TokenSequence
 from chatpaged.engine.sequence import SequenceGroup
 from chatpaged.engine.snapshot import EngineSnapshot, StepTiming, take_snapshot
 from chatpaged.engine.tokenizer import Tokenizer
+from chatpaged.engine.weight_files import check_directory
 from chatpaged.errors import ChatpagedError, InvalidRequestError
 
 _KEPT_STEPS = 128
@@ -107,6 +108,7 @@ class LLMEngine:
             ModelError: something is missing, damaged or not supported.
             MemoryBudgetError: weights or KV pool do not fit the free memory; found out before allocating.
         """
+        check_directory(directory)  # torch takes seconds to import: what is damaged is refused before
         # The one place from which torch is reached.
         from chatpaged.engine.model_executor.model_runner import ModelRunner  # noqa: PLC0415, TID251
 

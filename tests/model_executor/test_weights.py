@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from chatpaged.engine.model_executor.weights import choose_dtype, inspect_weights
+from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
+from chatpaged.engine.weight_files import check_directory, inspect_weights
 from chatpaged.errors import ModelError
 from tests.model_executor.tiny_models import FAMILIES, save_model
 
@@ -44,8 +45,8 @@ def test_a_whole_model(model: Path) -> None:
     files = inspect_weights(model)
     assert files.paths == (model / "model.safetensors",)
     assert files.num_parameters == sum(tensor.numel() for tensor in tensors.values())
-    assert files.num_bytes(torch.float32) == 4 * files.num_parameters
-    assert files.num_bytes(torch.bfloat16) == 2 * files.num_parameters
+    assert files.num_bytes == (model / "model.safetensors").stat().st_size
+    assert files.stored_type == "F64"
 
 
 def test_shards_add_up(model: Path, sharded: Path) -> None:
@@ -154,6 +155,62 @@ def test_damaged_index(sharded: Path, tmp_path: Path) -> None:
         inspect_weights(directory)
 
 
+def test_index_that_names_other_tensors(sharded: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(sharded, tmp_path / "model"))
+    path = directory / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["model.layers.9.mlp.weight"] = next(iter(index["weight_map"].values()))
+    path.write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index\.json does not fit .*safetensors: the file holds no model\.layers\.9\.mlp\.weight;"):
+        inspect_weights(directory)
+
+
+@pytest.mark.parametrize("weight_map", [{}, [], None, {"w": 1}, {"w": "../other/model.safetensors"}, {"w": "/etc/passwd"}])
+def test_index_without_files_of_this_directory(model: Path, weight_map: object) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    with pytest.raises(ModelError, match="has no weight_map"):
+        inspect_weights(model)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "consolidated.safetensors", "model-00001-of-00002.safetensors"])
+def test_other_safetensors_are_not_the_model(model: Path, name: str) -> None:
+    (model / "model.safetensors").rename(model / name)
+    with pytest.raises(ModelError, match=f"no model.safetensors and no model.safetensors.index.json in .*, only {name}; download"):
+        inspect_weights(model)
+
+
+def test_other_safetensors_beside_the_model_do_not_count(model: Path) -> None:
+    before = inspect_weights(model)
+    shutil.copy(model / "model.safetensors", model / "consolidated.safetensors")
+    assert inspect_weights(model) == before
+
+
+@pytest.mark.parametrize("left", ["model.safetensors.incomplete", "model.safetensors.part", ".cache/huggingface/download/x.incomplete"])
+def test_unfinished_downloads_are_named(model: Path, left: str) -> None:
+    (model / left).parent.mkdir(parents=True, exist_ok=True)
+    (model / "model.safetensors").rename(model / left)
+    with pytest.raises(ModelError, match=rf"no safetensors weights in .* \(an unfinished download: {Path(left).name}\)"):
+        inspect_weights(model)
+    (model / "config.json").unlink()
+    with pytest.raises(ModelError, match=rf"no config\.json in .* \(an unfinished download: {Path(left).name}\)"):
+        check_directory(model)
+
+
+def test_a_link_into_nothing_is_a_missing_shard(sharded: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(sharded, tmp_path / "model"))
+    first, *_ = sorted(directory.glob("*.safetensors"))
+    first.unlink()
+    first.symlink_to(tmp_path / "blobs/gone")
+    with pytest.raises(ModelError, match=f"incomplete: missing {first.name}"):
+        inspect_weights(directory)
+
+
+def test_a_pointer_of_git_lfs_is_named(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ModelError, match="git-lfs pointer; run git lfs pull"):
+        inspect_weights(model)
+
+
 def test_digest_tells_models_apart(model: Path) -> None:
     digests = {inspect_weights(model).digest}
     assert inspect_weights(model).digest in digests
@@ -180,7 +237,7 @@ def test_stored_type_is_that_of_most_elements(model: Path, stored: torch.dtype, 
     tensors = {"large": torch.zeros(100, dtype=stored), "small": torch.zeros(99, dtype=torch.float64), "scale": torch.zeros(()).half()}
     save_file(tensors, model / "model.safetensors")
     files = inspect_weights(model)
-    assert files.stored_dtype == found
+    assert stored_dtype(files.stored_type) == found
     assert files.num_parameters == 200
 
 

@@ -21,11 +21,11 @@ from chatpaged.engine.model_executor.logprobs import token_logprobs
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.hf import HFModel, load_hf_model
 from chatpaged.engine.model_executor.sampler import sample
-from chatpaged.engine.model_executor.weights import choose_dtype, inspect_weights
+from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SchedulerOutput
-from chatpaged.engine.tokenizer import read_json
-from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.engine.weight_files import check_directory
+from chatpaged.errors import InvalidRequestError
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 256, "mps": 512, "cuda": 2048}
 
@@ -52,11 +52,10 @@ class ModelRunner:
         device = choose_device(config.device)
         if device.type == "cpu":
             torch.set_num_threads(config.threads if config.threads is not None else psutil.cpu_count(logical=False) or 1)
-        if not read_json(directory / "config.json"):
-            raise ModelError(f"no config.json in {directory}")
-        files = inspect_weights(directory)
-        dtype = choose_dtype(config.dtype, device, files.stored_dtype)
-        require_memory(f"the model {directory.name}", files.num_bytes(dtype), free_memory(device), "use a smaller model or another --dtype")
+        files = check_directory(directory)
+        dtype = choose_dtype(config.dtype, device, stored_dtype(files.stored_type))
+        needed = files.num_parameters * dtype.itemsize
+        require_memory(f"the model {directory.name}", needed, free_memory(device), "use a smaller model or another --dtype")
         tell("loading weights")
         with torch.inference_mode():
             model = load_hf_model(directory, dtype=dtype, device=device, max_model_len=config.max_model_len)
