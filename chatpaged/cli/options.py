@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import click
+
 from chatpaged.cli.setting_options import setting_option
 from chatpaged.engine.config import EngineConfig
 from chatpaged.setting_groups import all_settings
@@ -14,6 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def engine_options(function: F) -> F:
     """Adds the options that `engine_config` takes."""
+    # No setting: what lets code run is decided each time, by the one who types the command.
+    function = click.option(
+        "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model; it can do anything you can."
+    )(function)
     for entry in reversed(all_settings().values()):
         if entry.group == "engine":
             function = setting_option(entry.key)(function)
@@ -33,6 +39,7 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
     max_batched_tokens: int | None,
     max_model_len: int | None,
     prefix_caching: bool,
+    trust_remote_code: bool,
 ) -> EngineConfig:
     """The `EngineConfig` that the options describe.
 
@@ -51,4 +58,5 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
         device=device,
         dtype=dtype,
         threads=threads,
+        trust_remote_code=trust_remote_code,
     )

@@ -28,6 +28,7 @@ class EngineConfig:
         device: where the model runs: auto, cpu, cuda or mps.
         dtype: type of weights and KV: auto, float32, float16, bfloat16 or float64.
         threads: CPU threads for the model; None is one per physical core.
+        trust_remote_code: run Python code that comes with a model, for architectures that transformers does not know.
     """
 
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -41,6 +42,7 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size < 1 or self.block_size & (self.block_size - 1):

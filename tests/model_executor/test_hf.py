@@ -94,7 +94,7 @@ def test_code_from_a_model_is_neither_run_nor_asked_about(model: Path, monkeypat
     names = {"AutoConfig": "configuration_mystery.MysteryConfig", "AutoModelForCausalLM": "configuration_mystery.Mystery"}
     change(model / "config.json", model_type="mystery", architectures=["Mystery"], auto_map=names)
     monkeypatch.setattr(builtins, "input", pytest.fail)
-    with pytest.raises(ModelError, match="custom code"):
+    with pytest.raises(ModelError, match="Python code of its own"):
         load(model)
 
 

@@ -58,7 +58,13 @@ class ModelRunner:
         require_memory(f"the model {directory.name}", needed, free_memory(device), "use a smaller model or another --dtype")
         tell("loading weights")
         with torch.inference_mode():
-            model = load_hf_model(directory, dtype=dtype, device=device, max_model_len=config.max_model_len)
+            model = load_hf_model(
+                directory,
+                dtype=dtype,
+                device=device,
+                max_model_len=config.max_model_len,
+                trust_remote_code=config.trust_remote_code,
+            )
             geometry = model.geometry()
             layout = KVLayout(
                 num_layers=geometry.num_layers,

@@ -16,6 +16,7 @@ import transformers
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
 from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
 from chatpaged.engine.model_executor.models.probe import KVGeometry, probe_model
+from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.rope import freeze_rope
 from chatpaged.engine.model_executor.models.support import check_supported, refusal, text_config
 from chatpaged.engine.tokenizer import read_json
@@ -75,7 +76,9 @@ class HFModel:
         return probe_model(self._model, self.forward, num_layers=layers, max_model_len=self.max_model_len)
 
 
-def load_hf_model(directory: Path, *, dtype: torch.dtype, device: torch.device, max_model_len: int | None) -> HFModel:
+def load_hf_model(
+    directory: Path, *, dtype: torch.dtype, device: torch.device, max_model_len: int | None, trust_remote_code: bool = False
+) -> HFModel:
     """Loads a model directory through transformers.
 
     Args:
@@ -83,18 +86,16 @@ def load_hf_model(directory: Path, *, dtype: torch.dtype, device: torch.device, 
         dtype: type of the weights.
         device: where they go.
         max_model_len: longest sequence; None is the model's context.
+        trust_remote_code: run code that comes with the model, where transformers has none.
 
     Raises:
         ModelError: the architecture or one of its layers is not supported, or the files do not fit together.
     """
     silence_transformers()
     register_attention()
-    try:
-        # A copy: transformers writes the attention's name into the configuration it is given.
-        config = copy.deepcopy(transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False))
-    except Exception as error:  # whatever transformers makes of a configuration that somebody else wrote
-        raise ModelError(f"cannot use {directory / 'config.json'}: {_first_line(error)}") from error
-    check_supported(config)
+    remote = needs_remote_code(directory, trusted=trust_remote_code)
+    config = load_config(directory, remote=remote)
+    check_supported(config, remote_model_class(config, directory) if remote else None)
     context = _context(config, max_model_len)
     read_json(directory / "generation_config.json")  # transformers ignores one that is damaged, and loses its end tokens
     try:
@@ -106,7 +107,7 @@ def load_hf_model(directory: Path, *, dtype: torch.dtype, device: torch.device, 
             experts_implementation="eager" if dtype == torch.float64 else None,
             dtype=dtype,
             local_files_only=True,
-            trust_remote_code=False,
+            trust_remote_code=remote,
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -129,6 +130,23 @@ def _check_complete(directory: Path, model: Any, missing: list[str], unexpected:
         name = type(model).__name__
         raise refusal(name, f"does not fit the weights in {directory}, which are of another class: it needs {missing[0]}{more}")
     raise ModelError(f"{directory} is incomplete: no weights for {missing[0]}{more}; download the model again")
+
+
+def load_config(directory: Path, *, remote: bool = False) -> Any:
+    """A model's configuration as transformers understands it.
+
+    Args:
+        directory: the model.
+        remote: run the code that comes with it.
+
+    Raises:
+        ModelError: transformers does not know the model, or its configuration is damaged.
+    """
+    try:
+        # A copy: transformers writes the attention's name into the configuration it is given.
+        return copy.deepcopy(transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=remote))
+    except Exception as error:  # whatever transformers makes of a configuration that somebody else wrote
+        raise ModelError(f"cannot use {directory / 'config.json'}: {_first_line(error)}") from error
 
 
 def silence_transformers() -> None:

@@ -27,8 +27,12 @@ def model_name(config: Any) -> str:
     return str(next(iter(config.architectures or ()), config.model_type))
 
 
-def check_supported(config: Any) -> None:
+def check_supported(config: Any, model_class: Any = None) -> None:
     """Refuses what would run and be wrong, or cannot run.
+
+    Args:
+        config: the model's.
+        model_class: what code that comes with the model defines; None is transformers' own class.
 
     Raises:
         ModelError: names what is not supported.
@@ -36,7 +40,8 @@ def check_supported(config: Any) -> None:
     name = model_name(config)
     if config.is_encoder_decoder:
         raise refusal(name, "is an encoder-decoder")
-    model_class = transformers.AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001 - no public way
+    if model_class is None:
+        model_class = transformers.AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001 - no public way
     if model_class is None:
         raise refusal(name, _unknown(config))
     if not getattr(model_class, "_supports_attention_backend", False):
