@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"", "engine", "errors", "paths", "setting_kinds"}),
     frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
-    frozenset({"engine.block_pool", "engine.block_tiers"}),
+    frozenset({"engine.block_pool", "engine.block_tiers", "engine.tokenizer_files"}),
     frozenset({"engine.block_manager"}),
     frozenset({"engine.limits", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),

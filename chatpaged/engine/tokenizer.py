@@ -12,6 +12,7 @@ from typing import Any
 
 import tokenizers
 
+from chatpaged.engine.tokenizer_files import tokenizer_directory
 from chatpaged.errors import InvalidRequestError, ModelError
 
 _MARKER = re.compile(r"<.+>|\[.+\]", re.DOTALL)
@@ -45,18 +46,19 @@ class Tokenizer:
         """Reads `tokenizer.json` and `tokenizer_config.json` of a model directory.
 
         Raises:
-            ModelError: there is no `tokenizer.json`, or it is damaged.
+            ModelError: there is no `tokenizer.json` and none can be made, or it is damaged.
         """
-        path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise ModelError(f"no tokenizer.json in {directory}")
+        place = tokenizer_directory(directory)
+        path = place / "tokenizer.json"
         try:
             tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:
             raise ModelError(f"cannot read {path}: {error}") from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return cls(tokenizer, read_json(directory / "tokenizer_config.json"))
+        # Where it was made from other files, transformers has added what these leave to its own classes.
+        made = {} if place == directory else read_json(place / "tokenizer_config.json")
+        return cls(tokenizer, made | read_json(directory / "tokenizer_config.json"))
 
     @property
     def vocab_size(self) -> int:

@@ -79,7 +79,7 @@ def test_code_for_a_model_that_transformers_knows_is_not_run(novel: Path, mark: 
 
 def test_code_that_fails_is_one_line(novel: Path) -> None:
     (novel / "modeling_novel.py").write_text("raise RuntimeError('no\\nway')")
-    with pytest.raises(ModelError, match="cannot use .*no") as info:
+    with pytest.raises(ModelError, match=r"cannot use .*no") as info:
         load(novel, trust=True)
     assert "\n" not in str(info.value)
 
