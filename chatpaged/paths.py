@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -58,3 +59,16 @@ def private_dir(path: Path) -> Path:
         private_dir(path.parent)  # mkdir's own `parents` would leave them open to others
         path.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replaces a file by one that only its owner can read, in one piece: nobody ever sees half of it."""
+    private_dir(path.parent)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

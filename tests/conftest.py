@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatpaged.model_files import starter_directory
+from chatpaged.starter_model import starter_directory
 from tests.npm_packages import PACKAGES, UnavailableError, fetch
 
 

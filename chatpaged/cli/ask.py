@@ -63,7 +63,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     status = Status(quiet=view.quiet)
     for note in notes:
         status.note(note)
-    model = _open_model(asked, status)
+    model = _open_model(asked, status, trust_remote_code=config.trust_remote_code)
     rendered = _render(model, asked, text, given, config, status)
     params = with_defaults(given, model.sampling_defaults())
     if view.dry_run:
@@ -140,6 +140,9 @@ class Model:
 
     def load(self, config: EngineConfig, status: Status) -> LLMEngine:
         """The engine, with the weights loaded."""
+        from chatpaged.model_usage import record_use
+
+        record_use(self.directory)
         status.show(f"loading {self.directory.name}")
         try:
             with leaving_at_once():
@@ -150,12 +153,12 @@ class Model:
             status.clear()
 
 
-def _open_model(asked: PromptOptions, status: Status) -> Model:
+def _open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool) -> Model:
     from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.model_files import resolve_model
 
     try:
-        directory = resolve_model(asked.model, status.tell)
+        directory = resolve_model(asked.model, status.tell, show=status.show, trust_remote_code=trust_remote_code)
     finally:
         status.clear()
     tokenizer = Tokenizer.from_directory(directory)

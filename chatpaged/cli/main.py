@@ -27,6 +27,7 @@ COMMANDS = {
     "ask": ("chatpaged.cli.ask", "Answer one prompt on standard output."),
     "config": ("chatpaged.cli.config", "Show and change settings."),
     "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),
+    "models": ("chatpaged.cli.models", "List, fetch, inspect and remove models."),
 }
 
 

@@ -26,7 +26,7 @@ _OPTIONS = (
         "-m",
         "--model",
         shell_complete=complete_model_names,
-        help="A model's name, directory or GGUF file; 'starter' is the starter model.  [default: the starter model]",
+        help="A model directory, GGUF file, hub id (org/name), alias, or 'starter'.  [default: the starter model]",
     ),
     setting_option("system", "-s"),
     click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Put a file before the prompt; - is standard input."),

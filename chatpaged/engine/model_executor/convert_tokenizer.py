@@ -36,13 +36,8 @@ def convert(source: Path, target: Path) -> None:
 
 
 def _is_installed(name: str) -> bool:
-    checks = {
-        "sentencepiece": transformers.utils.is_sentencepiece_available,
-        "protobuf": transformers.utils.is_protobuf_available,
-        "tiktoken": transformers.utils.is_tiktoken_available,
-        "mistral_common": transformers.utils.is_mistral_common_available,
-    }
-    return bool(checks[name]())
+    utils: Any = transformers.utils  # its functions have no types
+    return bool(getattr(utils, f"is_{name}_available")())
 
 
 def main() -> int:

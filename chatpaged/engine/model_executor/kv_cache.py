@@ -53,13 +53,22 @@ class KVLayout:
         return self.num_layers * 2 * self.block_size * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
-def choose_num_blocks(layout: KVLayout, config: EngineConfig, device: torch.device, max_model_len: int) -> int:
+def choose_num_blocks(
+    layout: KVLayout, config: EngineConfig, device: torch.device, max_model_len: int, *, available: int | None = None
+) -> int:
     """Blocks of the pool, the null block included, from what the user asked for or from the memory that is free.
+
+    Args:
+        layout: what a block takes.
+        config: what the user asked for.
+        device: where the pool lies.
+        max_model_len: longest sequence in tokens.
+        available: bytes that will be free; None is what is free now.
 
     Raises:
         MemoryBudgetError: the pool would not fit; with needed, available, and the largest that fits.
     """
-    available = free_memory(device)
+    available = available if available is not None else free_memory(device)
     if config.kv_blocks is not None:
         wanted, option = config.kv_blocks + 1, f"--kv-blocks {config.kv_blocks}"
     elif config.kv_memory is not None:

@@ -1,4 +1,4 @@
-"""From names to model directories; fetching the starter, with everything that can go wrong on the way."""
+"""Fetching the starter model, with everything that can go wrong on the way."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 import filelock
 import pytest
 
-from chatpaged import model_files
+from chatpaged import starter_model
 from chatpaged.errors import ModelError
-from chatpaged.model_files import STARTER, convert_gguf, resolve_model, starter_directory
-from chatpaged.paths import models_dir, private_dir
+from chatpaged.paths import models_dir
+from chatpaged.starter_model import STARTER, starter_directory
 
 GGUF = b"GGUF" + bytes(range(256)) * 16
 DEADLINE = 30.0
@@ -82,48 +82,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def python(cache: Path, monkeypatch: pytest.MonkeyPatch) -> FakePython:
     fake = FakePython()
     small = dataclasses.replace(STARTER, size=len(GGUF), sha256=hashlib.sha256(GGUF).hexdigest(), disk=10_000)
-    monkeypatch.setattr(model_files, "STARTER", small)
-    monkeypatch.setattr("chatpaged.model_files.subprocess.run", fake)
+    monkeypatch.setattr(starter_model, "STARTER", small)
+    monkeypatch.setattr("chatpaged.child_process.subprocess.run", fake)
     return fake
 
 
 def kept(cache: Path) -> list[str]:
     """What is left in the directory of models, but for the lock."""
     return sorted(path.name for path in cache.iterdir() if path.name != ".lock")
-
-
-# --- names ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [None, "starter", "SmolLM2-135M-Instruct"])
-def test_names_of_the_starter(cache: Path, python: FakePython, name: str | None) -> None:
-    assert resolve_model(name, silent) == cache / "SmolLM2-135M-Instruct"
-
-
-def test_directories_are_taken_as_they_are(tmp_path: Path, python: FakePython, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_model(str(tmp_path), silent) == tmp_path
-    (tmp_path / "models").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert resolve_model("models", silent) == Path("models")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve_model("~/models", silent) == tmp_path / "models"
-    assert python.calls == []
-
-
-@pytest.mark.parametrize("name", ["nothing", "Starter", "SmolLM2", "~/nothing", "/nowhere/model", "", "~nobody-here/x", "x" * 5000])
-def test_unknown_names_never_become_another_model(
-    tmp_path: Path, python: FakePython, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # K6
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ModelError, match="no model"):
-        resolve_model(name, silent)
-    assert python.calls == []
-
-
-def test_a_file_is_no_model_directory(tmp_path: Path, python: FakePython) -> None:
-    (tmp_path / "model.gguf").touch()
-    with pytest.raises(ModelError, match=r"model\.gguf is a file"):
-        resolve_model(str(tmp_path / "model.gguf"), silent)
 
 
 # --- fetching ------------------------------------------------------------------------------------------------------------
@@ -242,17 +208,8 @@ def test_failing_conversion_leaves_nothing(cache: Path, python: FakePython) -> N
     starter_directory(silent)
 
 
-def test_conversion_killed_for_memory_is_named(cache: Path, python: FakePython, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, -9, "", "")
-
-    monkeypatch.setattr("chatpaged.model_files.subprocess.run", killed)
-    with pytest.raises(ModelError, match=r"cannot convert x\.gguf: exit status -9"):
-        convert_gguf(Path("x.gguf"), cache)
-
-
 def test_too_little_disk_is_found_out_before(cache: Path, python: FakePython, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_files, "STARTER", dataclasses.replace(model_files.STARTER, disk=800_000_000))
+    monkeypatch.setattr(starter_model, "STARTER", dataclasses.replace(starter_model.STARTER, disk=800_000_000))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12, 799_999_999))
     with pytest.raises(ModelError, match=r"needs 800 MB of disk .* 800 MB are free in"):
         starter_directory(silent)
@@ -336,33 +293,3 @@ def test_real_pip_without_an_index(cache: Path, tmp_path: Path, monkeypatch: pyt
         starter_directory(silent)
     assert not (tmp_path / "pip-from-here").exists()
     assert kept(cache) == []
-
-
-def test_real_converter_refuses_what_is_no_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
-    (tmp_path / "model.gguf").write_bytes(b"not a model")
-    (tmp_path / "transformers.py").write_text("from pathlib import Path; Path('transformers-from-here').touch()")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=r"cannot convert model\.gguf: \w+") as info:
-        convert_gguf(tmp_path / "model.gguf", tmp_path / "out")
-    assert "\n" not in str(info.value)
-    assert not (tmp_path / "transformers-from-here").exists()
-    assert not (tmp_path / "out").exists()
-
-
-# --- places --------------------------------------------------------------------------------------------------------------
-
-
-def test_private_directories_keep_what_is_there(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    assert private_dir(tmp_path / "a/b") == tmp_path / "a/b"
-    assert tmp_path.stat().st_mode & 0o777 == 0o755
-    (tmp_path / "a").chmod(0o750)
-    private_dir(tmp_path / "a/b/c")
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o750, "what the user has set is left alone"
-
-
-def test_models_live_in_the_cache_that_xdg_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert models_dir() == tmp_path / "chatpaged/models"
-    assert list(tmp_path.iterdir()) == [], "asking for a place makes none"

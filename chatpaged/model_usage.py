@@ -1,0 +1,44 @@
+"""When each model was last used. Worth remembering, never worth failing for."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from chatpaged.engine.tokenizer import read_json
+from chatpaged.errors import ModelError
+from chatpaged.paths import state_dir, write_private
+
+_MOST_KEPT = 200
+
+
+def record_use(directory: Path) -> None:
+    """Notes that a model is being used now. What prevents it is ignored: a full disk, a read-only home.
+
+    Two processes that do so at once may lose one of the two times.
+    """
+    try:
+        uses = load_uses() | {str(directory.absolute()): time.time()}
+        latest = sorted(uses, key=lambda place: uses[place], reverse=True)[:_MOST_KEPT]
+        write_private(_file(), json.dumps({place: uses[place] for place in latest}))
+    except OSError:
+        pass
+
+
+def load_uses() -> dict[str, float]:
+    """Seconds since 1970 of the last use, by directory."""
+    try:
+        uses = read_json(_file())
+    except ModelError:
+        return {}  # damaged: it will be written anew
+    return {place: float(when) for place, when in uses.items() if isinstance(when, int | float)}
+
+
+def last_used(directory: Path, uses: dict[str, float]) -> float | None:
+    """When the model in a directory was last used, if that is known."""
+    return uses.get(str(directory.absolute()))
+
+
+def _file() -> Path:
+    return state_dir() / "model-usage.json"
