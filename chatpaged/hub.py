@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import filelock
 
@@ -23,10 +24,13 @@ from chatpaged.model_names import HubName
 
 Tell = Callable[[str], None]
 _LARGEST_OVER_HTTP = 50_000_000_000  # the hub serves larger files through the library's own protocol only
+_MOST_FAILURES = 5  # in a row, without a byte
+_PAUSE = 1.0  # seconds before the next try
+_WHOLE = 200  # HTTP's status for all of a file, where a part of it is 206
 _SPARE = 50_000_000  # bytes of disk left over for small files
 
 
-def download_model(name: HubName, tell: Tell, show: Tell, *, with_code: bool = False) -> Path:
+def download_model(name: HubName, tell: Tell, show: Tell, *, with_code: bool = False, near: str = "") -> Path:
     """Fetches what is needed of a model, or of one GGUF file, and is not there yet.
 
     Args:
@@ -34,6 +38,7 @@ def download_model(name: HubName, tell: Tell, show: Tell, *, with_code: bool = F
         tell: hears, rarely, what is being done.
         show: hears often how far it is.
         with_code: fetch Python code that comes with the model too.
+        near: what to add when there is no such repository.
 
     Returns:
         The model's directory, or the GGUF file.
@@ -60,11 +65,14 @@ def download_model(name: HubName, tell: Tell, show: Tell, *, with_code: bool = F
                 if file.sha256 is not None and file.size <= _LARGEST_OVER_HTTP:
                     _fetch_large(name, commit, file, progress)
         directory = _complete(name, wanted)
-    except (KeyboardInterrupt, SystemExit):
-        tell(f"{progress.state()}; the same command goes on from there")
-        raise
     except (OSError, HTTPError, ValueError) as error:
-        raise _explain(error, name, progress) from error
+        raise _explain(error, name, progress, near) from error
+    except ModelError:
+        raise
+    except BaseException:  # the user or the system ends the program
+        if progress.begun:
+            tell(f"{progress.state()}; the same command goes on from there")
+        raise
     return directory / wanted[0].path if name.is_gguf else directory
 
 
@@ -157,25 +165,46 @@ def _fetch_large(name: HubName, commit: str, file: RemoteFile, progress: Progres
 
 
 def _fetch_part(name: HubName, commit: str, file: RemoteFile, part: Path, progress: Progress) -> None:
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # as other libraries import it
+    """Adds to what there is of a file until it is all there; takes a connection that breaks up again."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]  # of the HTTP library that it uses
 
     if part.is_file() and part.stat().st_size > file.size:
         part.unlink()
+    failures = 0
     with part.open("ab") as target:
-        begun = target.tell()
-        if begun == file.size:
-            progress.advance(begun)
-            return
-        http_get(
-            hf_hub_url(name.repo, file.path, revision=commit),
-            target,
-            resume_size=begun,
-            headers=build_hf_headers(library_name="chatpaged"),
-            expected_size=file.size,
-            tqdm_class=progress.bar_class(),
-        )
+        progress.advance(target.tell())
+        while target.tell() < file.size:
+            begun = target.tell()
+            try:
+                _receive(name, commit, file, target, progress)
+            except HfHubHTTPError:
+                raise  # an answer of the hub, not a failure to get one
+            except HTTPError:
+                failures = failures + 1 if target.tell() == begun else 1
+                if failures > _MOST_FAILURES:
+                    raise
+                time.sleep(_PAUSE)
+
+
+def _receive(name: HubName, commit: str, file: RemoteFile, target: BinaryIO, progress: Progress) -> None:
+    """One connection's worth of a file."""
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
+    begun = target.tell()
+    headers = build_hf_headers(library_name="chatpaged") | {"Accept-Encoding": "identity", "Range": f"bytes={begun}-"}
+    url = hf_hub_url(name.repo, file.path, revision=commit)
+    with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True) as response:
+        hf_raise_for_status(response)
+        if begun and response.status_code == _WHOLE:  # a server that knows no ranges sends everything
+            target.truncate(0)
+            progress.advance(-begun)
+        for piece in response.iter_bytes():
+            target.write(piece)
+            progress.receive(len(piece))
+    target.flush()
+    if target.tell() > file.size:
+        raise OSError(f"{file.path} is longer than the {file.size:,} bytes that the hub names")
 
 
 def _complete(name: HubName, wanted: Sequence[RemoteFile]) -> Path:
@@ -207,7 +236,7 @@ def _literal(path: str) -> str:
 # --- what went wrong -----------------------------------------------------------------------------------------------------
 
 
-def _explain(error: Exception, name: HubName, progress: Progress) -> ModelError:
+def _explain(error: Exception, name: HubName, progress: Progress, near: str) -> ModelError:
     """One line for every way in which a download can fail."""
     from huggingface_hub import errors
 
@@ -219,14 +248,14 @@ def _explain(error: Exception, name: HubName, progress: Progress) -> ModelError:
     elif isinstance(error, errors.RevisionNotFoundError):
         reason = f"{repo} has no revision {name.revision!r}"
     elif isinstance(error, errors.RepositoryNotFoundError):
-        reason = f"no model {repo!r} on the hub; if it is private, set HF_TOKEN to a token that may read it"
+        reason = f"no model {repo!r} on the hub; if it is private, set HF_TOKEN to a token that may read it{near}"
     elif status in {401, 403}:
         reason = f"the hub refuses access to {repo} ({status}); check HF_TOKEN and what the token may read"
     elif status is not None:
         reason = f"the hub answers {status} for {repo}; try again later"
     elif isinstance(error, errors.HFValidationError):
         reason = f"{name} is no name that the hub could have: {error}"
-    elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    elif isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         reason = f"no space left in {hub_cache_dir()} for {name}; {progress.state()}"
     elif isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EROFS, errno.EPERM}:
         reason = f"cannot write to {error.filename or hub_cache_dir()}: {error.strerror}"

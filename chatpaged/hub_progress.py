@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 _INTERVAL = 0.2  # seconds between two changes of the line on a terminal
 _TOLD = 4  # lines in a log, but for the first
@@ -42,11 +41,11 @@ class Progress:
         self._tell(f"fetching {self._name} ({_size(total)}, once)")
 
     def advance(self, count: int) -> None:
-        """Counts bytes that are there already."""
+        """Counts bytes that are there already; fewer than none when a file has to begin again."""
         self._done += count
 
     def receive(self, count: int) -> None:
-        """Counts bytes that came just now; fewer than none when a file has to begin again."""
+        """Counts bytes that came just now."""
         before = self._done
         self._done += count
         self._received += count
@@ -68,25 +67,6 @@ class Progress:
         share = 100 * self._done // self._total if self._total else 100
         speed = self._received / max(time.monotonic() - self._started, 1e-3)
         return f"fetched {_size(self._done)} of {_size(self._total)} of {self._name} ({share} %, {_size(speed)}/s)"
-
-    def bar_class(self) -> type:
-        """What the hub's library takes for a progress bar, and tells its bytes to."""
-        advance, receive = self.advance, self.receive
-
-        class Bar:
-            def __init__(self, *, initial: float = 0, **_: Any) -> None:
-                advance(int(initial))  # what an earlier try has left
-
-            def __enter__(self) -> Any:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                """Nothing has to be cleaned up."""
-
-            def update(self, count: float | None = 1) -> None:
-                receive(int(count or 0))
-
-        return Bar
 
 
 def _size(count: float) -> str:

@@ -127,7 +127,7 @@ def _hub_directory(name: HubName, tell: Tell, show: Tell, *, with_code: bool, re
         if damage is not None:
             raise ModelError(f"{damage} (HF_HUB_OFFLINE is set)") from damage
         return directory
-    return download_model(name, tell, show, with_code=with_code)
+    return download_model(name, tell, show, with_code=with_code, near=_near(name))
 
 
 def _lacks_code(directory: Path) -> bool:
@@ -138,11 +138,15 @@ def _lacks_code(directory: Path) -> bool:
 def _hub_gguf(name: HubName, tell: Tell, show: Tell, *, renew: bool) -> Path:
     file = cached_gguf(name)
     if file is None or (renew and not is_offline()):
-        file = download_model(name, tell, show)
+        file = download_model(name, tell, show, near=_near(name))
     directory = snapshot_dir(name)
     path = file.relative_to(directory).as_posix() if directory is not None and file.is_relative_to(directory) else name.file
     # Named by its file, whichever way it was asked for.
     return gguf_directory(file, str(HubName(name.repo, name.revision, path)), tell)
+
+
+def _near(name: HubName) -> str:
+    return suggestion(str(name), known_models())
 
 
 def _ignore(_: str) -> None:
