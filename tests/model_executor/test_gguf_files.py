@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -53,10 +54,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(arguments[0])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", [name, *arguments])
-            written: list[str] = []
-            patch.setattr("sys.stderr", type("Errors", (), {"write": lambda _, text: written.append(text), "flush": lambda _: None})())
+            errors = io.StringIO()
+            patch.setattr("sys.stderr", errors)
             status = converter.main()
-        return subprocess.CompletedProcess([name], status, "", "".join(written))
+        return subprocess.CompletedProcess([name], status, "", errors.getvalue())
 
     monkeypatch.setattr(gguf_files, "run_module", run)
     return calls
@@ -125,13 +126,14 @@ def test_a_config_beside_the_file_plays_no_part(tmp_path: Path, in_process: list
 
 def test_second_process_waits(tmp_path: Path, in_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     save_gguf(tmp_path / "tiny.gguf")
-    inner = gguf_files.run_module
+    inner: Any = gguf_files.__dict__["run_module"]
     started, go_on = threading.Event(), threading.Event()
 
     def slow(*arguments: str) -> subprocess.CompletedProcess[str]:
         started.set()
         assert go_on.wait(DEADLINE)
-        return inner(*arguments)
+        done: subprocess.CompletedProcess[str] = inner(*arguments)
+        return done
 
     monkeypatch.setattr(gguf_files, "run_module", slow)
     results: list[Path] = []

@@ -54,7 +54,8 @@ def change_config(directory: Path, **changes: object) -> None:
 def load(directory: Path, *, trust: bool) -> torch.Tensor:
     model = load_hf_model(directory, dtype=torch.float64, device=CPU, max_model_len=None, trust_remote_code=trust)
     assert model.geometry().num_layers == 2
-    return next(model._model.parameters())
+    weights: torch.Tensor = next(model._model.parameters())
+    return weights
 
 
 def test_without_the_flag_it_is_refused(novel: Path, mark: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import transformers
 
 from chatpaged.chat_template import ChatTemplate
 from chatpaged.engine import tokenizer_files
+from chatpaged.engine.model_executor import convert_tokenizer
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.engine.tokenizer_files import tokenizer_directory
 from chatpaged.errors import ModelError
@@ -45,6 +47,24 @@ def gpt2(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs the converter in this process, which has imported everything already. Notes its calls."""
+    calls: list[str] = []
+
+    def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        calls.append(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", [name, *arguments])
+            errors = io.StringIO()
+            patch.setattr("sys.stderr", errors)
+            status = convert_tokenizer.main()
+        return subprocess.CompletedProcess([name], status, "", errors.getvalue())
+
+    monkeypatch.setattr(tokenizer_files, "run_module", run)
+    return calls
+
+
 def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
@@ -67,35 +87,27 @@ def test_vocabulary_and_merges(gpt2: Path, cache: Path) -> None:
     assert (made / "tokenizer.json").is_file()
 
 
-def test_what_older_files_leave_to_the_class_is_known(gpt2: Path) -> None:
+def test_what_older_files_leave_to_the_class_is_known(gpt2: Path, in_process: list[str]) -> None:
     tokenizer = Tokenizer.from_directory(gpt2)
     assert tokenizer.special_text("eos_token") == "<|endoftext|>"
     assert len(tokenizer.stop_token_ids) == 1
 
 
-def test_the_models_own_settings_and_template_count(gpt2: Path) -> None:
+def test_the_models_own_settings_and_template_count(gpt2: Path, in_process: list[str]) -> None:
     (gpt2 / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE, "eos_token": "<|end|>"}))
     tokenizer = Tokenizer.from_directory(gpt2)
     assert tokenizer.special_text("eos_token") == "<|end|>"
     assert ChatTemplate.from_directory(gpt2, tokenizer) is not None
 
 
-def test_made_once_and_anew_for_other_contents(gpt2: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    real = tokenizer_files.run_module
-
-    def counted(*arguments: str) -> subprocess.CompletedProcess[str]:
-        calls.append(arguments[0])
-        return real(*arguments)
-
-    monkeypatch.setattr(tokenizer_files, "run_module", counted)
+def test_made_once_and_anew_for_other_contents(gpt2: Path, cache: Path, in_process: list[str]) -> None:
     first = tokenizer_directory(gpt2)
     moved = gpt2.rename(gpt2.parent / "elsewhere")
     assert tokenizer_directory(moved) == first, "found by contents, wherever the model lies"
-    assert len(calls) == 1
+    assert len(in_process) == 1
     (moved / "added_tokens.json").write_text("{}")
     assert tokenizer_directory(moved) != first
-    assert len(calls) == 2
+    assert len(in_process) == 2
     assert cache.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in cache.iterdir() if path.name.startswith(".partial")] == []
 
@@ -111,7 +123,7 @@ def test_no_tokenizer_at_all(tmp_path: Path) -> None:
         Tokenizer.from_directory(tmp_path)
 
 
-def test_damaged_files_are_one_line(gpt2: Path, cache: Path) -> None:
+def test_damaged_files_are_one_line(gpt2: Path, cache: Path, in_process: list[str]) -> None:
     (gpt2 / "vocab.json").write_text("{")
     with pytest.raises(ModelError, match=r"cannot make a tokenizer\.json from vocab\.json in .*gpt2: \S") as info:
         Tokenizer.from_directory(gpt2)
@@ -119,7 +131,7 @@ def test_damaged_files_are_one_line(gpt2: Path, cache: Path) -> None:
     assert [path for path in cache.iterdir() if path.is_dir()] == []
 
 
-def test_code_beside_the_tokenizer_is_not_run(gpt2: Path, tmp_path: Path) -> None:
+def test_code_beside_the_tokenizer_is_not_run(gpt2: Path, tmp_path: Path, in_process: list[str]) -> None:
     mark = tmp_path / "was-run"
     (gpt2 / "tokenization_x.py").write_text(f"from pathlib import Path; Path({str(mark)!r}).touch()\nclass X: pass")
     (gpt2 / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["tokenization_x.X", None]}}))
@@ -129,7 +141,7 @@ def test_code_beside_the_tokenizer_is_not_run(gpt2: Path, tmp_path: Path) -> Non
     assert not mark.exists()
 
 
-def test_words_in_a_list(tmp_path: Path) -> None:
+def test_words_in_a_list(tmp_path: Path, in_process: list[str]) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "block", "##s", "of", "one", "layer", "x", "##x"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
@@ -146,7 +158,7 @@ def test_cache_that_cannot_be_written(gpt2: Path, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_sentencepiece(tmp_path: Path, kind: str) -> None:
+def test_sentencepiece(tmp_path: Path, kind: str, in_process: list[str]) -> None:
     trainer = pytest.importorskip("sentencepiece")
     directory = tmp_path / "model"
     directory.mkdir()
