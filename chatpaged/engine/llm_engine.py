@@ -27,6 +27,7 @@ from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
 from chatpaged.engine.executor import NO_TOKEN, ModelExecutor, StepResult
+from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
 from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, RequestResult, TokenLogprobs, merge_outputs
 from chatpaged.engine.prompts import Prompt, render_prompt
@@ -109,8 +110,9 @@ class LLMEngine:
             MemoryBudgetError: weights or KV pool do not fit the free memory; found out before allocating.
         """
         check_directory(directory)  # torch takes seconds to import: what is damaged is refused before
-        # The one place from which torch is reached.
-        from chatpaged.engine.model_executor.model_runner import ModelRunner  # noqa: PLC0415, TID251
+        with collector_paused():
+            # The one place from which torch is reached.
+            from chatpaged.engine.model_executor.model_runner import ModelRunner  # noqa: PLC0415, TID251
 
         config = config if config is not None else EngineConfig()
         tokenizer = tokenizer if tokenizer is not None else Tokenizer.from_directory(directory)

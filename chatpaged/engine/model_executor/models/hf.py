@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+import transformers.modeling_utils  # transformers would import it when a model is loaded, with the collector running (gc_pause.py)
 
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
 from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
