@@ -258,16 +258,16 @@ def test_permitted_imports_are_not_reported(tmp_path: Path) -> None:
 # --- what importing costs ------------------------------------------------------------------------------------------------
 
 
-HEAVY = frozenset({"torch", "transformers", "textual", "tokenizers", "safetensors", "jinja2", "huggingface_hub"})
+HEAVY = frozenset({"torch", "transformers", "textual", "tokenizers", "safetensors", "jinja2", "huggingface_hub", "tomlkit", "numpy"})
+# What a prompt that is only rendered may need of them.
+RENDERING = frozenset({"tokenizers", "jinja2"})
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["ask", "--help"], ["--version"]], ids=" ".join)
-def test_help_loads_nothing_heavy_and_writes_nothing(tmp_path: Path, arguments: list[str]) -> None:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o500)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")} | {"HOME": str(home)}
+def loaded_by(arguments: list[str], environment: dict[str, str]) -> tuple[set[str], str]:
+    """Packages that a command imports, and what it writes."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "chatpaged", *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=True,
@@ -275,9 +275,38 @@ def test_help_loads_nothing_heavy_and_writes_nothing(tmp_path: Path, arguments: 
     )
     loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "click" in loaded, "the list of imports is not being read"
+    return loaded, done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["ask", "--help"],
+        ["config", "--help"],
+        ["config", "show"],
+        ["config", "show", "--origin", "--json"],
+        ["config", "path"],
+        ["completion", "bash"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_answer_at_once_load_nothing_heavy_and_write_nothing(tmp_path: Path, arguments: list[str]) -> None:  # K1
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")} | {"HOME": str(home)}
+    loaded, written = loaded_by(arguments, environment)
     assert loaded.isdisjoint(HEAVY)
-    assert "chatpaged" in done.stdout
+    assert "chatpaged" in written or arguments[:2] == ["config", "show"]
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.starter
+def test_rendering_a_prompt_loads_no_model_code(starter_model: Path) -> None:
+    loaded, written = loaded_by(["ask", "--dry-run", "hi"], dict(os.environ))
+    assert loaded & HEAVY == RENDERING
+    assert "hi<|im_end|>" in written
 
 
 def test_help_works_without_a_home() -> None:
