@@ -18,22 +18,26 @@ PACKAGE = Path(chatpaged.__file__).parent
 
 # Lowest first. A module may import from its own layer and from those below it. A name with a star stands for a whole package.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"", "engine", "errors", "paths", "setting_kinds"}),
+    frozenset({"", "engine", "errors", "paths", "child_process", "setting_kinds", "engine.gc_pause"}),
     frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers", "engine.tokenizer_files"}),
     frozenset({"engine.block_manager"}),
     frozenset({"engine.limits", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
-    frozenset({"engine.reasoning", "engine.token_bytes", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}),
+    frozenset(
+        {"engine.weight_files", "engine.reasoning", "engine.token_bytes", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}
+    ),
     frozenset({"engine.reasoning_splitter", "engine.output_processor"}),
-    frozenset({"messages", "template_language"}),
+    frozenset({"messages", "template_sandbox", "template_language"}),
     frozenset({"prompt_assembly", "prompt_rendering", "chat_template", "history"}),
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),
     frozenset({"engine.async_engine"}),
-    frozenset({"setting_groups", "settings_file"}),
-    frozenset({"session", "store", "settings", "conversation", "model_files"}),
+    frozenset({"setting_groups", "settings_file", "model_names", "hub_progress", "gguf_files", "model_aliases", "model_usage"}),
+    frozenset({"hub_cache", "hub_files", "starter_model"}),
+    frozenset({"hub", "model_sources"}),
+    frozenset({"session", "store", "settings", "conversation", "model_files", "model_list", "model_removal"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),
 )

@@ -11,7 +11,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from chatpaged.engine.model_executor.weights import inspect_weights
+from chatpaged.engine.model_executor.weights import stored_dtype
+from chatpaged.engine.weight_files import inspect_weights
 from tests.model_executor.architectures import ARCHITECTURES, build_config
 from tests.model_executor.harness import load
 from tests.model_executor.logits import TOLERANCE, Rows, computed, error, randomize, reference
@@ -46,7 +47,7 @@ def logits(directory: Path, dtype: torch.dtype) -> Rows:
 @pytest.mark.parametrize("model_type", MODELS)
 def test_half_weights_are_widened_exactly(model_type: str, stored: torch.dtype, checkpoint: Checkpoint) -> None:
     directory = checkpoint(model_type, stored)
-    assert inspect_weights(directory).stored_dtype == stored
+    assert stored_dtype(inspect_weights(directory).stored_type) == stored
     model = load(directory, dtype=torch.float32)
     assert {parameter.dtype for parameter in model._model.parameters()} == {torch.float32}
     assert error(computed(model), reference(directory)) < TOLERANCE

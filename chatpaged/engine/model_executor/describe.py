@@ -18,16 +18,11 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.kv_cache import KVLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
-from chatpaged.engine.model_executor.models.hf import (
-    ATTENTION_NAME,
-    HFModel,
-    KVGeometry,
-    chatpaged_attention,
-    check_supported,
-    load_config,
-    silence_transformers,
-)
+from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
+from chatpaged.engine.model_executor.models.hf import HFModel, load_config, silence_transformers
+from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
+from chatpaged.engine.model_executor.models.support import check_supported, text_config
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory
 from chatpaged.errors import ChatpagedError
@@ -62,7 +57,7 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     remote_class = remote_model_class(config, directory) if remote else None
     check_supported(config, remote_class)
     model = _without_weights(config, remote_class)
-    text = config.get_text_config()
+    text = text_config(config)
     context = options.max_model_len or getattr(text, "max_position_embeddings", None) or 1
     found |= {
         "model_class": type(model).__name__,
@@ -91,7 +86,7 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
 
 
 def _without_weights(config: Any, remote_class: Any) -> Any:
-    transformers.AttentionInterface.register(ATTENTION_NAME, chatpaged_attention)
+    register_attention()
     build: Any = remote_class._from_config if remote_class is not None else transformers.AutoModelForCausalLM.from_config  # noqa: SLF001 - as the public one does
     with torch.device("meta"):
         return build(config, attn_implementation=ATTENTION_NAME).eval()
