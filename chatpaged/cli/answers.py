@@ -36,12 +36,14 @@ class Answers:
     interrupted_by: int | None = None
 
     def with_prefill(self, prompt: RenderedPrompt) -> None:
-        """Puts the beginning that the user gave in front of each answer."""
-        if prompt.prefill:
-            self.completions = [
-                replace(done, text=prompt.prefill + done.text, token_ids=(*prompt.prefill_ids, *done.token_ids))
-                for done in self.completions
-            ]
+        """Puts the beginning that the user gave in front of each answer, or of its reasoning where the prompt has opened that."""
+        if not prompt.prefill:
+            return
+        self.completions = [replace(done, token_ids=(*prompt.prefill_ids, *done.token_ids)) for done in self.completions]
+        if prompt.in_reasoning:
+            self.completions = [replace(done, reasoning=prompt.prefill + (done.reasoning or "")) for done in self.completions]
+        else:
+            self.completions = [replace(done, text=prompt.prefill + done.text) for done in self.completions]
 
 
 def answers_as_json(answers: Answers, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -71,9 +71,9 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
         return
     model.check_fits(rendered, config, can_cut=asked.truncate is None)
     _tell_ignored(model.sampling_defaults(), status)
-    shown = AnswerView(view, params.n, prefill=rendered.prefill)
+    shown = AnswerView(view, params.n, prefill="" if rendered.in_reasoning else rendered.prefill)
     with model.load(config, status) as llm:
-        answers = _run(llm, rendered, params, shown.show)
+        answers = run_request(llm, rendered, params, shown.show)
         answers.with_prefill(rendered)
         if view.as_json:
             facts = {"model": model.directory.name, "sampling": effective_sampling(params)}
@@ -206,7 +206,7 @@ def _show_prompt(rendered: RenderedPrompt, params: SamplingParams, *, as_json: b
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def _run(llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answers:
+def run_request(llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answers:
     """Runs the request; Ctrl-C and a request to end leave what there is so far.
 
     Raises:

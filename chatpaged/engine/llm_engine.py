@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chatpaged.chat_template import ChatTemplate, RenderedPrompt
+from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
 from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
@@ -179,16 +179,18 @@ class LLMEngine:
             interactive=interactive,
             salt=salt,
             end_token_ids=tuple(sorted(self._stop_token_ids | set(params.stop_token_ids))),
-            thinking=self._thinking(rendered) if split_reasoning and not isinstance(prompt, str) else None,
+            thinking=self._thinking(prompt, rendered) if split_reasoning else None,
         )
         self.scheduler.add(group)
         self._clocks[request_id] = RequestClock(time.perf_counter())
         return request_id
 
-    def _thinking(self, rendered: RenderedPrompt) -> bool | None:
-        if self._markers is None:
+    def _thinking(self, prompt: Prompt, rendered: RenderedPrompt) -> bool | None:
+        if self._markers is None or isinstance(prompt, str):
             return None
-        return rendered.in_reasoning or starts_inside(self._markers, rendered.text)
+        if isinstance(prompt, RenderedPrompt) or any(isinstance(item, ChatMessage) for item in prompt):
+            return rendered.in_reasoning
+        return starts_inside(self._markers, rendered.text)
 
     def _check_token_ids(self, params: SamplingParams) -> None:
         for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):

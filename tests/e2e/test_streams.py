@@ -1,0 +1,189 @@
+"""`ask` on terminals, pipes, full disks, and with a user who has changed his mind: each run is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import signal
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from chatpaged.cli.terminal import printable
+from tests.cli.runner import COMMAND, REPOSITORY, killed_when_stuck
+from tests.model_executor.tiny_models import save_family
+
+STREAMS = ("stdin", "stdout", "stderr")
+COMBINATIONS = [dict(zip(STREAMS, choice, strict=True)) for choice in product(("tty", "pipe"), repeat=3)]
+NAMES = ["-".join(combination.values()) for combination in COMBINATIONS]
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers at once, with nonsense."""
+    return save_family("llama", tmp_path_factory.mktemp("tiny"))
+
+
+@dataclass
+class Terminal:
+    """A terminal of 80 columns, and what is written to it."""
+
+    master: int
+    slave: int
+    settings: list[object]
+    written: bytearray = field(default_factory=bytearray)
+
+    def text(self) -> str:
+        return self.written.decode(errors="replace").replace("\r\n", "\n")
+
+    def is_sane(self) -> bool:
+        return termios.tcgetattr(self.slave) == self.settings
+
+
+@contextmanager
+def terminal() -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    opened = Terminal(master, slave, termios.tcgetattr(slave))
+
+    def read() -> None:
+        try:
+            while piece := os.read(master, 65536):
+                opened.written.extend(piece)
+        except OSError:
+            pass  # nobody has it open any more
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield opened
+    finally:
+        os.close(slave)
+        reader.join(5)
+        os.close(master)
+
+
+def start(arguments: list[str], kinds: dict[str, str], screen: Terminal, *, stdout: int | None = None) -> subprocess.Popen[bytes]:
+    """The command with each stream on the terminal or on a pipe."""
+    # Tests may run where SIGINT is ignored, and that would be inherited.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    places = {name: screen.slave if kind == "tty" else subprocess.PIPE for name, kind in kinds.items()}
+    if stdout is not None:
+        places["stdout"] = stdout
+    try:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            **places,
+            cwd=REPOSITORY,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8"},
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: str
+    err: str
+    screen: str
+
+
+def run(arguments: list[str], kinds: dict[str, str], *, stdin: bytes = b"", stdout: int | None = None) -> Outcome:
+    with terminal() as screen:
+        process = start(arguments, kinds, screen, stdout=stdout)
+        with killed_when_stuck(process):
+            out, err = process.communicate(stdin if kinds["stdin"] == "pipe" else None)
+        assert screen.is_sane()
+        deadline = time.monotonic() + 5
+        size = -1
+        while size != len(screen.written) and time.monotonic() < deadline:  # what is still on its way through the kernel
+            size = len(screen.written)
+            time.sleep(0.05)
+        return Outcome(process.returncode, (out or b"").decode(), (err or b"").decode(), screen.text())
+
+
+ANSWERED = ["--temperature", "0", "--max-tokens", "6", "--raw", "question"]
+
+
+@pytest.fixture(scope="module")
+def plain_answer(tiny_model: Path) -> str:
+    """What goes into pipes."""
+    outcome = run(["ask", "-m", str(tiny_model), *ANSWERED], dict.fromkeys(STREAMS, "pipe"))
+    assert (outcome.status, outcome.err) == (0, "")
+    return outcome.out
+
+
+@pytest.mark.parametrize("kinds", COMBINATIONS, ids=NAMES)
+def test_every_combination_of_streams(kinds: dict[str, str], tiny_model: Path, plain_answer: str) -> None:  # G1, G7, G10
+    outcome = run(["ask", "-m", str(tiny_model), *ANSWERED], kinds)
+    assert outcome.status == 0
+    assert "\x1b" not in outcome.out + outcome.err
+    shown = outcome.screen.rpartition("\r\x1b[K")[2]  # the status line has gone again
+    # The text is the same wherever it goes, less what a terminal would obey.
+    if kinds["stdout"] == "pipe":
+        assert (outcome.out, shown) == (plain_answer, "")
+    else:
+        assert shown == printable(plain_answer)
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize("kinds", COMBINATIONS, ids=NAMES)
+def test_failures_are_one_line_in_every_combination(kinds: dict[str, str]) -> None:  # G12
+    outcome = run(["ask", "-m", "no-such-model", "question"], kinds)
+    assert outcome.status == 3
+    told = outcome.err if kinds["stderr"] == "pipe" else outcome.screen.replace("\r\x1b[K", "")
+    assert told.startswith("chatpaged: ")
+    assert told.count("\n") == 1
+    assert outcome.out == ""
+
+
+def test_full_disk_and_closed_pipe(tiny_model: Path) -> None:
+    arguments = ["ask", "-m", str(tiny_model), "--max-tokens", "6", "question"]
+    kinds = dict.fromkeys(STREAMS, "pipe")
+    full = os.open("/dev/full", os.O_WRONLY)
+    outcome = run(arguments, kinds, stdout=full)
+    os.close(full)
+    assert outcome.status == 1
+    assert outcome.err == "chatpaged: cannot write the output: No space left on device\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    outcome = run(arguments, kinds, stdout=writing)
+    os.close(writing)
+    assert (outcome.status, outcome.err) == (-signal.SIGPIPE, "")
+
+
+MOMENTS = 20
+
+
+@pytest.mark.starter
+def test_ctrl_c_at_random_moments(starter_model: Path) -> None:  # G5
+    rng = random.Random(20261130)
+    arguments = ["ask", "-m", str(starter_model), "--seed", "1", "--temperature", "5", "--max-tokens", "4000", "Write a long story."]
+    # From the start of the program on; what Python does before that is not ours.
+    for moment in (rng.uniform(0.15, 6.0) for _ in range(MOMENTS)):
+        number, status = rng.choice([(signal.SIGINT, 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+        kinds = rng.choice(COMBINATIONS)
+        with terminal() as screen:
+            process = start(arguments, kinds, screen)
+            time.sleep(moment)
+            process.send_signal(number)
+            with killed_when_stuck(process):
+                out, err = process.communicate()
+            assert screen.is_sane()
+            shown = ((out or b"") + (err or b"")).decode(errors="replace") + screen.text()
+        assert process.returncode == status, (moment, shown)
+        assert "Traceback" not in shown, (moment, shown)
+        assert "Aborted" not in shown
+        assert err is None or not err, (moment, err)
+        if out:
+            assert out.endswith(b"\n"), moment
