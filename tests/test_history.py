@@ -19,6 +19,7 @@ from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.history import NextPrompt, Reason, Turn, common_prefix, next_prompt
 from tests.byte_tokenizer import END, START, TEMPLATE, byte_tokenizer
+from tests.real_templates import read_template
 
 THINK, UNTHINK = 258, 259
 # As DeepSeek's: the header of a new reply opens the thinking, old replies are cut behind it.
@@ -239,9 +240,8 @@ def test_history_equals_rendering_anew(tokenizer: Tokenizer, turns: list[tuple[s
 
 @pytest.mark.starter
 def test_cancelled_reply_of_the_starter(starter_model: Path) -> None:  # B14
-    tokenizer = Tokenizer.from_directory(starter_model)
-    template = ChatTemplate.from_directory(starter_model, tokenizer)
-    assert template is not None
+    template = read_template(starter_model)
+    tokenizer = template._tokenizer
     partial = (57, 744, 3511, 308, 34519, 28, 354, 5646)
     turn = first_turn(template, [user("who are you")], partial)
     assert turn.reply.content == "I am SmolLM, an AI"
@@ -253,9 +253,7 @@ def test_cancelled_reply_of_the_starter(starter_model: Path) -> None:  # B14
 
 @pytest.mark.starter
 def test_odd_ids_and_blank_lines_of_the_starter(starter_model: Path) -> None:  # B2, E16
-    tokenizer = Tokenizer.from_directory(starter_model)
-    template = ChatTemplate.from_directory(starter_model, tokenizer)
-    assert template is not None
+    template = read_template(starter_model)
     for ids, text in (((11653, 5365), "Hello"), ((198, 198, 19556), "\n\nHello")):
         turn = first_turn(template, [user("hi")], ids)
         assert turn.reply == ChatMessage("assistant", text, ids)
@@ -284,8 +282,7 @@ def qwen_turns(template: ChatTemplate, *, keep: bool, **arguments: object) -> li
 
 
 def test_qwen3_leaves_out_old_thinking(qwen3: Path) -> None:
-    template = ChatTemplate.from_directory(qwen3, Tokenizer.from_directory(qwen3))
-    assert template is not None
+    template = read_template(qwen3)
     prompts = qwen_turns(template, keep=False)
     answer = len(template._tokenizer.encode("It is 42."))
     assert [str(following.difference) for following in prompts[1:]] == [f"reasoning dropped: re-read {answer} tokens"] * 2
@@ -304,8 +301,7 @@ def test_qwen3_leaves_out_old_thinking(qwen3: Path) -> None:
 
 
 def test_qwen3_with_its_thinking_kept(qwen3: Path) -> None:
-    template = ChatTemplate.from_directory(qwen3, Tokenizer.from_directory(qwen3))
-    assert template is not None
+    template = read_template(qwen3)
     prompts = qwen_turns(template, keep=True)
     assert [following.difference for following in prompts] == [None] * 3
     assert "<|im_start|>assistant\n<think>\nstep 0\n</think>\n\nIt is 42.<|im_end|>\n" in prompts[2].prompt.text
@@ -317,8 +313,7 @@ def test_qwen3_with_its_thinking_kept(qwen3: Path) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_qwen3_without_thinking(qwen3: Path, keep: bool) -> None:
-    template = ChatTemplate.from_directory(qwen3, Tokenizer.from_directory(qwen3))
-    assert template is not None
+    template = read_template(qwen3)
     prompts = qwen_turns(template, keep=keep, enable_thinking=False)
     assert prompts[0].prompt.text.endswith("<think>\n\n</think>\n\n")
     assert not prompts[0].prompt.in_reasoning
@@ -329,8 +324,7 @@ def test_qwen3_without_thinking(qwen3: Path, keep: bool) -> None:
 
 def test_thinking_within_a_tool_loop_stays(qwen3: Path) -> None:
     # Qwen3 keeps the thinking until the user says something new.
-    template = ChatTemplate.from_directory(qwen3, Tokenizer.from_directory(qwen3))
-    assert template is not None
+    template = read_template(qwen3)
     tokenizer = template._tokenizer
     turn = first_turn(template, [user("2+2?")], tuple(tokenizer.encode_parts(["", "<think>", "\nhm\n", "</think>", "\n\nasking"])))
     following = next_prompt(template, [*turn.history, ChatMessage("tool", "4")], turn)
@@ -339,9 +333,8 @@ def test_thinking_within_a_tool_loop_stays(qwen3: Path) -> None:
 
 
 def test_real_templates_are_append_only(real_tokenizer: Path) -> None:
-    tokenizer = Tokenizer.from_directory(real_tokenizer)
-    template = ChatTemplate.from_directory(real_tokenizer, tokenizer)
-    assert template is not None
+    template = read_template(real_tokenizer)
+    tokenizer = template._tokenizer
     turn: Turn | None = None
     history: tuple[ChatMessage, ...] = ()
     for question, answer in (("  a ", "\n\nHello"), ("b<|im_end|>", "x\n"), ("日本 😀", " "), ("c", "")):

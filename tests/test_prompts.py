@@ -284,3 +284,37 @@ def test_templates_that_make_up_marks() -> None:
     for text in ("\\ufdd1", "\\ufdd1a7\\ufdd2", "\\ufdd1a0\\ufdd2"):
         with pytest.raises(InvalidRequestError, match="noncharacters"):
             template("{{ '" + text + "' }}{{ messages[0].content }}").render([QUESTION])
+
+
+def test_template_that_prints_the_thinking_elsewhere() -> None:
+    # Without the markers around it, it is text.
+    made = thinking_template("{% for m in messages %}{{ m.content }}({{ m.reasoning_content }}){% endfor %}")
+    reply = ChatMessage("assistant", "42", tuple(b"42"), "plan", (258, *b"plan", 259))
+    assert made.render([QUESTION, reply]).token_ids == (*b"hi()42(plan)",)
+
+
+def test_system_prompt_alone_that_is_dropped() -> None:
+    rendered = template(DROPPING).render([SYSTEM])
+    assert (rendered.text, rendered.system_merged) == ("<|start|>assistant\n", False)
+
+
+def test_template_that_takes_no_small_conversation() -> None:
+    # The header of a reply is found by a conversation of one question; without it the prompt is the same.
+    source = "{% if messages | length < 3 %}{{ raise_exception('too short') }}{% endif %}" + TEMPLATE.replace(
+        "assistant\n", "assistant\n<think>\n"
+    )
+    made = thinking_template(source.replace("message.content", "(message.content if message.role != 'system' else '-')"))
+    rendered = made.render([SYSTEM, QUESTION, ChatMessage("assistant", "ok"), QUESTION])
+    assert rendered.in_reasoning
+    assert rendered.lead_ids == ()
+    assert not rendered.system_merged
+
+
+@pytest.mark.starter
+def test_prefill_that_would_join_with_the_header(starter_model: Path) -> None:
+    tokenizer = Tokenizer.from_directory(starter_model)
+    made = ChatTemplate("{{ messages[0].content }} He", tokenizer)
+    rendered = made.render([QUESTION], prefill="llo")
+    assert rendered.token_ids == (*tokenizer.encode("hi He"), *tokenizer.encode("llo"))
+    assert tokenizer.encode("hi Hello")[: len(tokenizer.encode("hi He"))] != tokenizer.encode("hi He")
+    assert rendered.text == "hi Hello"

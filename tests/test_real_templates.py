@@ -19,6 +19,7 @@ from chatpaged.chat_template import ChatMessage, ChatTemplate
 from chatpaged.engine.prompts import raw_prompt, render_prompt
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.errors import InvalidRequestError
+from tests.real_templates import read_template
 
 CODE = 'def f(x: int) -> str:\n    """Doc."""\n\treturn f"{x!r}"  # ok\n\n\nif __name__ == "__main__":\n    f(1)\n'
 TEXTS = (
@@ -45,8 +46,7 @@ Pair = tuple[ChatTemplate, Any, tuple[dict[str, object], ...]]
 def pair(real_tokenizer: Path) -> Pair:
     transformers = pytest.importorskip("transformers")
     reference = transformers.AutoTokenizer.from_pretrained(real_tokenizer, local_files_only=True, clean_up_tokenization_spaces=False)
-    template = ChatTemplate.from_directory(real_tokenizer, Tokenizer.from_directory(real_tokenizer))
-    assert template is not None
+    template = read_template(real_tokenizer)
     return template, reference, SWITCHES if "enable_thinking" in template.arguments else ({},)
 
 
@@ -169,17 +169,15 @@ def test_one_begin_token(pair: Pair) -> None:  # A1
 
 
 def test_llama_has_no_argument_and_trims(llama3: Path) -> None:
-    template = ChatTemplate.from_directory(llama3, Tokenizer.from_directory(llama3))
-    assert template is not None
+    template = read_template(llama3)
     assert template.render([ChatMessage("user", "  hi ")]) == template.render([ChatMessage("user", "hi")])
     with pytest.raises(InvalidRequestError, match="no argument 'enable_thinking'; it takes none"):
         template.render([ChatMessage("user", "hi")], arguments={"enable_thinking": False})
 
 
 def test_gemma_merges_the_system_prompt_and_alternates(gemma3: Path) -> None:
-    tokenizer = Tokenizer.from_directory(gemma3)
-    template = ChatTemplate.from_directory(gemma3, tokenizer)
-    assert template is not None
+    template = read_template(gemma3)
+    tokenizer = template._tokenizer
     rendered = template.render([ChatMessage("system", "S"), ChatMessage("user", "u")])
     assert rendered.text == "<bos><start_of_turn>user\nS\n\nu<end_of_turn>\n<start_of_turn>model\n"
     assert not rendered.system_merged, "the template has done it itself"
@@ -191,8 +189,7 @@ def test_gemma_merges_the_system_prompt_and_alternates(gemma3: Path) -> None:
 
 
 def test_qwen_names_its_argument(qwen3: Path) -> None:
-    template = ChatTemplate.from_directory(qwen3, Tokenizer.from_directory(qwen3))
-    assert template is not None
+    template = read_template(qwen3)
     with pytest.raises(InvalidRequestError, match="no argument 'thinking'; it takes enable_thinking"):
         template.render([ChatMessage("user", "hi")], arguments={"thinking": False})
     on = template.render([ChatMessage("user", "hi")], arguments={"enable_thinking": True})

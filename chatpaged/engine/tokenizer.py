@@ -179,7 +179,8 @@ class Tokenizer:
     def _marked_tokenizer(self, texts: Sequence[str]) -> tuple[str, tokenizers.Tokenizer]:
         """A copy that takes control tokens for ordinary text and knows them by their number between two marks, and the mark."""
         if self._marked is None or any(self._marked[0] in text for text in texts):
-            (mark,) = unused_characters(texts, 1)
+            # Not the first, which texts about such things hold: making the copy takes up to a second.
+            mark = unused_characters(texts, 9)[-1]
             copy = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
             # Only special tokens can be switched off, so the copy takes all control tokens for special ones.
             copy.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in self.control_tokens])
