@@ -40,7 +40,7 @@ COMMAND_IMPORTS = {
 MODEL_IMPORTS = {
     "import torch": ("torch",),
     "import transformers": ("transformers",),
-    "import transformers' loading code": ("transformers.modeling_utils",),
+    "import transformers' loading code": ("transformers.modeling_utils", "transformers.generation.utils"),
     "import the model executor": ("chatpaged.engine.model_executor.model_runner",),
 }
 
@@ -92,7 +92,9 @@ def child(arguments: list[str]) -> None:
     """Runs the command with clocks, and writes the report at the first token."""
     clock = Clock(float(os.environ[STARTED]), "python starts")
     _import(clock)
+    clock.enter("put the clocks in place")
     _instrument(clock)
+    clock.leave()
     sys.argv = ["chatpaged", "ask", *arguments]
     from chatpaged.cli.main import main
 

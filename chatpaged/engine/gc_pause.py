@@ -11,9 +11,9 @@ from contextlib import contextmanager
 def collector_paused() -> Iterator[None]:
     """Switches cyclic garbage collection off for a while.
 
-    Importing torch and transformers makes some hundred thousand objects that stay. The collector goes through them again and again and
-    finds nothing, which takes about a quarter of the time (`benchmarks/startup.py`). Only for imports: while weights are loaded, what is
-    garbage may be large.
+    Importing torch and transformers makes some hundred thousand objects that stay. The collector goes through them again and again
+    and finds nothing, which takes about a quarter of the time of the imports (`benchmarks/startup.py`). Only for imports: while
+    weights are loaded, what is garbage may be large.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -21,4 +21,8 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All that is there becomes old without being looked at; else the collector would begin with going through it.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

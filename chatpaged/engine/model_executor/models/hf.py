@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 import transformers
-import transformers.modeling_utils  # transformers would import it when a model is loaded, with the collector running (gc_pause.py)
+
+# transformers would import these when a model is loaded, with the collector running (gc_pause.py).
+import transformers.generation.utils
+import transformers.modeling_utils
 
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
 from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
