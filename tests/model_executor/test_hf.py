@@ -210,3 +210,24 @@ def test_a_short_context_shortens_answers(model_directory: Callable[[str], Path]
         result = engine.generate(PROMPT, SamplingParams(temperature=0, ignore_eos=True))
     assert len(result.token_ids) == 4
     assert result.completions[0].finish_reason is FinishReason.LENGTH
+
+
+def test_the_text_part_of_a_model_that_sees_answers(tmp_path: Path) -> None:
+    layers = ["sliding_attention", "full_attention"]
+    text = SIZES | {"sliding_window": WINDOW, "layer_types": layers, "query_pre_attn_scalar": 5}
+    eyes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = hf.Gemma3Config(text_config=text, vision_config=eyes, mm_tokens_per_image=4, tie_word_embeddings=False)
+    directory = save_model(config, tmp_path)
+    assert json.loads((directory / "config.json").read_text())["architectures"] == ["Gemma3ForConditionalGeneration"]
+    prompt = [40 + i for i in range(20)]
+    expected = reference_answer(load_reference(directory), prompt, 12)
+    with make_engine(directory, kv_blocks=10) as engine:
+        result = engine.generate(prompt, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
+    assert result.token_ids == expected

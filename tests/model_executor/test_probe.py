@@ -163,6 +163,12 @@ def test_encoders_that_were_made_decoders_run(tmp_path: Path) -> None:
     assert error(computed(load(directory, dtype=torch.float32)), reference(directory)) < TOLERANCE
 
 
+@pytest.mark.parametrize("max_model_len", [1, 2, 3])
+def test_a_context_of_hardly_any_tokens(max_model_len: int, model_directory: Callable[[str], Path]) -> None:
+    for family in ("llama", "gpt2", "gemma3_text"):
+        assert load(model_directory(family), max_model_len=max_model_len).geometry().kv_heads in {2, 4}
+
+
 def test_models_that_give_all_logits_are_refused(llama: HFModel, monkeypatch: pytest.MonkeyPatch) -> None:
     stock = llama._model.forward
     monkeypatch.setattr(llama._model, "forward", lambda **arguments: stock(**(arguments | {"logits_to_keep": 0})))

@@ -13,6 +13,7 @@ from torch import nn
 
 from chatpaged.engine.model_executor.models.rope import freeze_rope
 from chatpaged.engine.sampling_params import SamplingParams
+from tests.model_executor.architectures import ARCHITECTURES, build_config
 from tests.model_executor.harness import load, make_engine
 from tests.model_executor.tiny_models import _SIZES as SIZES
 from tests.model_executor.tiny_models import CONTEXT, FAMILIES, build_model, save_model
@@ -86,6 +87,18 @@ def test_frozen_tables_equal_the_stock_embedding(kind: str, tmp_path: Path) -> N
         for table, expected in zip(frozen(x, positions), stock(x, positions), strict=True):
             assert table.dtype == dtype
             assert torch.equal(table, expected)
+
+
+def test_positions_of_several_axes_are_looked_up_as_one() -> None:
+    config = build_config("cohere_compass_text", ARCHITECTURES["cohere_compass_text"])
+    stock, frozen = rotary(hf.AutoModelForCausalLM.from_config(config)), rotary(hf.AutoModelForCausalLM.from_config(config))
+    freeze_rope(frozen, CONTEXT)
+    x = torch.zeros(1)
+    positions = torch.tensor([[1, 9, 100, 9]])
+    expected = stock(x, positions, "full_attention")
+    for given in (positions, positions.expand(3, 1, 4)):
+        for table, other in zip(frozen(x, given, "full_attention"), expected, strict=True):
+            assert torch.equal(table, other)
 
 
 def test_layer_types_have_tables_of_their_own(model_directory: Callable[[str], Path]) -> None:

@@ -1,6 +1,6 @@
 """Learning from a few tokens what a model does, instead of trusting what its configuration says.
 
-A few passes of one to three tokens through the whole model. They look at what each layer hands to attention: its shapes, its window, and
+Two passes of two and three tokens through the whole model. They look at what each layer hands to attention: its shapes, its window, and
 the mask that transformers would build for it, which has to show exactly the tokens that our attention shows. They make sure that tokens
 meet in attention and nowhere else, and that they are placed by the positions that they are given, which are numbered as usual.
 """
@@ -128,30 +128,28 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
         ModelError: says what is not supported.
     """
     try:
-        layers = _check_layers(model, forward, num_layers, max_model_len)
-        _check_tokens_are_apart(model, forward, max_model_len)
-        _check_positions(model, forward, max_model_len)
+        probe = _hand_over(model, min(2, max_model_len))
+        _check_layers(model, probe, num_layers, max_model_len)
+        _check_tokens(forward, probe, next(model.parameters()).device)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a model's own code makes of being run like this
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise refusal(type(model).__name__, f"is not supported: {reason}") from error
+    layers = probe.layers.values()
     return KVGeometry(
-        num_layers,
-        max(layer.key.shape[1] for layer in layers.values()),
-        max(max(layer.key.shape[2], layer.value.shape[2]) for layer in layers.values()),
+        num_layers, max(layer.key.shape[1] for layer in layers), max(max(layer.key.shape[2], layer.value.shape[2]) for layer in layers)
     )
 
 
-def _hand_over(model: nn.Module, forward: _Forward, *, length: int = 1, only_masks: bool = False) -> _Probe:
-    """What each layer hands to attention, and the masks that belong to them."""
+def _hand_over(model: nn.Module, length: int, *, only_masks: bool = False) -> _Probe:
+    """What each layer hands to attention, and the masks that belong to them. The model numbers the tokens 0, 1, ... itself."""
     probe = _Probe(only_masks=only_masks)
     transformers.AttentionInterface.register(_PROBE_NAME, _probe_attention)
     transformers.AttentionMaskInterface.register(_PROBE_NAME, _make_mask)
-    # From position 0 on, where transformers sees one sequence and not several packed together.
-    positions = torch.arange(length, device=next(model.parameters()).device)
+    tokens = torch.arange(length, device=next(model.parameters()).device) % 2
     with _attention_of(model, _PROBE_NAME), forward_context(probe), suppress(_EnoughError):
-        forward(torch.zeros_like(positions), positions, positions[-1:])
+        model(input_ids=tokens.unsqueeze(0), use_cache=False)
     return probe
 
 
@@ -169,8 +167,7 @@ def _attention_of(model: nn.Module, name: str) -> Iterator[None]:
             config._attn_implementation = ATTENTION_NAME  # noqa: SLF001
 
 
-def _check_layers(model: nn.Module, forward: _Forward, num_layers: int, max_model_len: int) -> dict[int, _Layer]:
-    probe = _hand_over(model, forward)
+def _check_layers(model: nn.Module, probe: _Probe, num_layers: int, max_model_len: int) -> None:
     layers = probe.layers
     if sorted(layers) != list(range(num_layers)):
         raise ModelError(f"attention was reached in {len(layers)} of {num_layers} layers")
@@ -180,10 +177,9 @@ def _check_layers(model: nn.Module, forward: _Forward, num_layers: int, max_mode
     except IndexError:
         # A mask that looks up something about each token, such as the image it belongs to, needs as many as are asked about.
         length = min(max_model_len, max(layer.options.window or 0 for layer in layers.values()) + _BEYOND_WINDOW)
-        masks = _hand_over(model, forward, length=length, only_masks=True).masks
+        masks = _hand_over(model, length, only_masks=True).masks
         for layer in layers.values():
             _check_mask(layer, masks, length)
-    return layers
 
 
 def _check_mask(layer: _Layer, masks: list[_MaskFunction], max_model_len: int) -> None:
@@ -209,33 +205,22 @@ def _check_mask(layer: _Layer, masks: list[_MaskFunction], max_model_len: int) -
     raise ModelError("its attention mask shows other tokens than its window")
 
 
-def _check_tokens_are_apart(model: nn.Module, forward: _Forward, max_model_len: int) -> None:
+def _check_tokens(forward: _Forward, own: _Probe, device: torch.device) -> None:
     """Runs one token twice, at one position, behind different tokens. Nothing but attention may tell the two apart.
 
-    A convolution, a recurrent state or positions that are counted instead of taken as given would.
+    A convolution, a recurrent state or positions that are counted instead of taken as given would. `own` saw the first two tokens as
+    the model numbers them by itself, which has to be the same.
     """
-    device = next(model.parameters()).device
-    probe = _Probe()
-    position = min(3, max_model_len - 1)
-    with forward_context(probe):
-        positions = torch.tensor([0, position, position], device=device)
+    given = _Probe()
+    last = len(own.tensors()[0]) - 1
+    with forward_context(given):
+        positions = torch.tensor([0, last, last], device=device)
         logits = forward(torch.tensor([0, 1, 1], device=device), positions, torch.tensor([1, 2], device=device))
     if len(logits) != 2:
         raise ModelError("it does not give the logits of just the tokens that it is asked for")
-    if not all(_almost_equal(tensor[-2], tensor[-1]) for tensor in (logits, *probe.tensors())):
+    if not all(_almost_equal(tensor[-2], tensor[-1]) for tensor in (logits, *given.tensors())):
         raise ModelError("its tokens depend on each other outside attention, or not on the positions that they are given")
-
-
-def _check_positions(model: nn.Module, forward: _Forward, max_model_len: int) -> None:
-    """Lets the model number two tokens itself, which has to give the same as numbering them from 0."""
-    length = min(2, max_model_len)
-    tokens = positions = torch.arange(length, device=next(model.parameters()).device)
-    given, own = _Probe(), _Probe()
-    with forward_context(given):
-        forward(tokens, positions, positions)
-    with forward_context(own):
-        model(input_ids=tokens.unsqueeze(0), use_cache=False)
-    if not all(_almost_equal(*pair) for pair in zip(given.tensors(), own.tensors(), strict=True)):
+    if not all(_almost_equal(ours[: len(theirs)], theirs) for ours, theirs in zip(given.tensors(), own.tensors(), strict=True)):
         raise ModelError("it does not number positions from 0")
 
 
