@@ -90,7 +90,8 @@ def _engine_lines(engine: dict[str, Any]) -> list[tuple[str, object]]:
         lines += [("code path", engine["code_path"]), ("attention", f"{engine['attention']}: {engine['attention_reason']}")]
     if "kv_bytes_per_token" in engine:
         block = f"{_bytes(engine['kv_bytes_per_block'])} a block of {engine['block_size']}"
-        lines.append(("KV memory", f"{_bytes(engine['kv_bytes_per_token'])} a token, {block}"))
+        guessed = "" if engine["kv_measured"] else "about "  # from the configuration alone
+        lines.append(("KV memory", f"{guessed}{_bytes(engine['kv_bytes_per_token'])} a token, {block}"))
     if "dtype" in engine:
         lines.append(("weights", f"{_bytes(engine['weight_bytes'])} as {engine['dtype']} on {engine['device']}"))
     if "kv_tokens" in engine:

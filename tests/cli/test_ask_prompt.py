@@ -366,7 +366,7 @@ def test_unknown_command_and_none() -> None:
 def test_model_that_is_not_there(tmp_path: Path) -> None:
     dry("-m", "no-such-model", "hi").failed(3, "no-such-model", "starter")
     dry("-m", str(tmp_path / "gone"), "hi").failed(3, "gone")
-    file = tmp_path / "model.gguf"
+    file = tmp_path / "model.bin"
     file.touch()
     dry("-m", str(file), "hi").failed(3, "is a file", "model directory")
     dry("-m", str(tmp_path), "hi").failed(3, "no tokenizer.json", str(tmp_path))

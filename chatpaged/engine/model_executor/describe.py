@@ -89,7 +89,8 @@ def _without_weights(config: Any, remote_class: Any) -> Any:
     register_attention()
     build: Any = remote_class._from_config if remote_class is not None else transformers.AutoModelForCausalLM.from_config  # noqa: SLF001 - as the public one does
     with torch.device("meta"):
-        return build(config, attn_implementation=ATTENTION_NAME).eval()
+        # What layers store does not depend on the type; without memory behind it, experts' matrix product knows this one only.
+        return build(config, attn_implementation=ATTENTION_NAME, dtype=torch.bfloat16).eval()
 
 
 def _geometry(model: HFModel, text: Any) -> tuple[KVGeometry, bool]:
