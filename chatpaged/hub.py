@@ -38,7 +38,7 @@ def download_model(name: HubName, tell: Tell, show: Tell, *, with_code: bool = F
         tell: hears, rarely, what is being done.
         show: hears often how far it is.
         with_code: fetch Python code that comes with the model too.
-        near: what to add when there is no such repository.
+        near: what to add when the name may be misspelt.
 
     Returns:
         The model's directory, or the GGUF file.
@@ -47,7 +47,7 @@ def download_model(name: HubName, tell: Tell, show: Tell, *, with_code: bool = F
         ModelError: offline, no such repository, no access, no space, damaged on the way, or nothing usable in it.
     """
     if is_offline():
-        raise ModelError(f"{name} is not on this machine, and HF_HUB_OFFLINE is set; unset it to fetch the model")
+        raise ModelError(f"{name} is not on this machine, and HF_HUB_OFFLINE is set; unset it to fetch the model{near}")
     from huggingface_hub import utils
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the HTTP library that it uses
 
@@ -260,15 +260,15 @@ def _explain(error: Exception, name: HubName, progress: Progress, near: str) -> 
     elif isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EROFS, errno.EPERM}:
         reason = f"cannot write to {error.filename or hub_cache_dir()}: {error.strerror}"
     else:
-        reason = _unreachable(error, name, progress)
+        reason = _unreachable(error, name, progress, near)
     return ModelError(" ".join(reason.split()))
 
 
-def _unreachable(error: Exception, name: HubName, progress: Progress) -> str:
+def _unreachable(error: Exception, name: HubName, progress: Progress, near: str) -> str:
     cause = error.__cause__ if type(error).__name__ == "LocalEntryNotFoundError" and error.__cause__ is not None else error
     why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
     if progress.begun:
         return f"the connection broke ({why}); {progress.state()}; the same command goes on from there"
     known = snapshot_dir(name)
     hint = f"; what is in {known} is not complete" if known is not None else ""
-    return f"cannot reach the hub for {name} ({why}){hint}; check the network, HF_ENDPOINT and proxies"
+    return f"cannot reach the hub for {name} ({why}){hint}; check the network, HF_ENDPOINT and proxies{near}"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import time
@@ -215,6 +219,9 @@ def test_pull_repairs_a_truncated_file(tmp_path: Path, hub: FakeHub) -> None:
 def test_offline_is_said(tmp_path: Path, hub: FakeHub) -> None:
     models(tmp_path, hub, "pull", NAME, HF_HUB_OFFLINE="1").failed(3, f"{NAME} is not on this machine", "HF_HUB_OFFLINE")
     assert hub.requests == []
+    assert models(tmp_path, hub, "pull", NAME).status == 0
+    models(tmp_path, hub, "pull", "org/tiny-modle", HF_HUB_OFFLINE="1").failed(3, "HF_HUB_OFFLINE", f"near names: {NAME}")
+    models(tmp_path, None, "pull", "org/tiny-modle").failed(3, "cannot reach the hub", f"near names: {NAME}")
 
 
 def test_no_network(tmp_path: Path) -> None:
@@ -295,6 +302,29 @@ def test_a_disk_that_fills_up(tmp_path: Path, hub: FakeHub) -> None:
     assert "Traceback" not in done.stderr
     assert models(tmp_path, hub, "pull", NAME).status == 0, "and goes on when there is room again"
     assert hub.downloads("model.safetensors")[-1].startswith("bytes=")
+
+
+# --- on a terminal -------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_one_line_on_a_terminal(tmp_path: Path, hub: FakeHub) -> None:
+    hub.repos[NAME].files["model.safetensors"] = safetensors(elements=3_000_000)
+    hub.cuts = [5_000_000]  # a second goes by before it goes on
+    master, slave = pty.openpty()
+    env = environment(tmp_path, hub)
+    process = subprocess.Popen([*COMMAND, "models", "pull", NAME], env=env, stdout=subprocess.DEVNULL, stderr=slave, cwd=REPOSITORY)
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux's word for the end
+        while piece := os.read(master, 4096):
+            shown += piece
+    os.close(master)
+    assert process.wait(DEADLINE) == 0
+    assert b"\n" not in shown
+    states = [state.decode().removesuffix(" …") for state in shown.split(b"\r\x1b[K")]
+    assert states[1] == f"fetching {NAME} (12.0 MB, once)"
+    assert any(re.fullmatch(rf"fetched \d+\.\d MB of 12\.0 MB of {NAME} \(\d+ %, \d+\.\d MB/s\)", state) for state in states)
+    assert states[-1] == "", "nothing is left of it"
 
 
 # --- removing ------------------------------------------------------------------------------------------------------------

@@ -258,6 +258,9 @@ def test_a_gguf_file_of_the_hub(tmp_path: Path, hub: FakeHub) -> None:
     (entry,) = (entry for entry in run_process("models", "list", "--json", env=env).json["models"] if entry["source"] == "hub")
     assert (entry["name"], entry["quantization"], entry["stored_type"]) == ("org/tiny-GGUF/tiny-Q8_0.gguf", "Q8_0", "float32")
     assert entry["last_used"] is not None
+    assert not (tmp_path / "home").exists(), "nothing lies directly in the home directory"  # K2
+    uses = tmp_path / "state/chatpaged/model-usage.json"
+    assert (uses.stat().st_mode & 0o777, uses.parent.stat().st_mode & 0o777) == (0o600, 0o700)  # K3
     gone = run_process("models", "rm", "--yes", "org/tiny-GGUF:Q8_0", env=env)
     assert gone.status == 0, gone
     assert [entry["source"] for entry in run_process("models", "list", "--json", env=env).json["models"]] == ["starter"]
