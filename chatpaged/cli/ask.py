@@ -73,7 +73,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     _tell_ignored(model.sampling_defaults(), status)
     shown = AnswerView(view, params.n, prefill="" if rendered.in_reasoning else rendered.prefill)
     with model.load(config, status) as llm:
-        answers = run_request(llm, rendered, params, shown.show)
+        answers = run_request(llm, rendered, params, shown.show, split_reasoning=not asked.raw_prompt)
         answers.with_prefill(rendered)
         if view.as_json:
             facts = {"model": model.directory.name, "sampling": effective_sampling(params)}
@@ -142,15 +142,16 @@ class Model:
         """The engine, with the weights loaded."""
         from chatpaged.model_usage import record_use
 
-        record_use(self.directory)
         status.show(f"loading {self.directory.name}")
         try:
             with leaving_at_once():
                 from chatpaged.engine.llm_engine import LLMEngine
 
-                return LLMEngine.from_pretrained(self.directory, config, tokenizer=self.tokenizer, chat_template=self.template)
+                llm = LLMEngine.from_pretrained(self.directory, config, tokenizer=self.tokenizer, chat_template=self.template)
         finally:
             status.clear()
+        record_use(self.directory)
+        return llm
 
 
 def _open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool) -> Model:
@@ -206,14 +207,16 @@ def _show_prompt(rendered: RenderedPrompt, params: SamplingParams, *, as_json: b
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def run_request(llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[Delta], None]) -> Answers:
+def run_request(
+    llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[Delta], None], *, split_reasoning: bool = True
+) -> Answers:
     """Runs the request; Ctrl-C and a request to end leave what there is so far.
 
     Raises:
         ChatpagedError: the request was refused, or has failed.
     """
     answers = Answers()
-    request_id = llm.add_request(rendered, params, interactive=True)
+    request_id = llm.add_request(rendered, params, interactive=True, split_reasoning=split_reasoning)
     answers.seed = llm.seed_of(request_id) or 0
     try:
         while llm.has_unfinished:

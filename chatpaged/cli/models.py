@@ -60,7 +60,7 @@ def list_command(*, as_json: bool) -> None:
     for row in (head, *rows):
         _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for entry in entries:
-        if entry.facts.problem:
+        if entry.facts.problem and entry.directory is not None:
             sys.stderr.write(f"chatpaged: {printable(entry.name)}: {printable(entry.facts.problem)}\n")
 
 
