@@ -263,7 +263,9 @@ def refusals() -> str:
     reasons = refused_by_configuration() | {name: refused.reason for name, refused in REFUSED.items() if name not in ARCHITECTURES}
     names: dict[str, list[str]] = {}
     for name, reason in sorted(reasons.items()):
-        names.setdefault(re.sub(r" of type .*| \(.*|, which is not supported", "", reason), []).append(f"`{name}`")
+        names.setdefault(
+            re.sub(r"(?<=has layers of )type .*", "other types", re.sub(r" \(.*|, which is not supported", "", reason)), []
+        ).append(f"`{name}`")
     head = [f"{len(reasons)} language models of transformers {transformers.__version__} are refused:", ""]
     return "\n".join(head + [f"- {reason}: {', '.join(names[reason])}" for reason in sorted(names, key=lambda reason: -len(names[reason]))])
 
