@@ -13,10 +13,10 @@ import filelock
 
 from chatpaged.child_process import fail, run_module
 from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import NOTE
 from chatpaged.errors import ModelError
 from chatpaged.paths import models_dir, private_dir
 
-NOTE = "chatpaged.json"
 _VERSION = "1"
 
 

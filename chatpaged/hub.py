@@ -259,6 +259,8 @@ def _explain(error: Exception, name: HubName, progress: Progress, near: str) -> 
         reason = f"no space left in {hub_cache_dir()} for {name}; {progress.state()}"
     elif isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EROFS, errno.EPERM}:
         reason = f"cannot write to {error.filename or hub_cache_dir()}: {error.strerror}"
+    elif isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        reason = f"cannot use {error.filename}: {error.strerror}"
     else:
         reason = _unreachable(error, name, progress, near)
     return ModelError(" ".join(reason.split()))

@@ -56,16 +56,20 @@ def find_source(name: str | None) -> ModelSource:
     Raises:
         ModelError: it means nothing, or more than one model.
     """
-    aliases = load_aliases() if name is not None else {}
+    if name is None:
+        return _starter()
     source = _direct_source(name)
-    if source is None and name in aliases:
+    if source is not None:
+        return source
+    aliases = load_aliases()
+    if name in aliases:
         source = _direct_source(aliases[name]) or _hub_source(aliases[name])
         if source is None:
             raise ModelError(f"the alias {name!r} stands for {aliases[name]!r}, which is no model; set it anew with models alias")
-    if source is None and name is not None:
-        source = _hub_source(name) or _short_source(name)
+        return source
+    source = _hub_source(name) or _short_source(name)
     if source is None:
-        raise ModelError(f"no model {name!r}: {_FORMS}{suggestion(name or '', (*known_models(), *aliases))}")
+        raise ModelError(f"no model {name!r}: {_FORMS}{suggestion(name, (*known_models(), *aliases))}")
     return source
 
 
@@ -156,10 +160,14 @@ def _ignore(_: str) -> None:
 # --- what a name means ---------------------------------------------------------------------------------------------------
 
 
-def _direct_source(name: str | None) -> ModelSource | None:
+def _starter() -> ModelSource:
+    return ModelSource(SourceKind.STARTER, STARTER.name)
+
+
+def _direct_source(name: str) -> ModelSource | None:
     """The starter, or a place on disk."""
-    if name is None or name in STARTER_NAMES:
-        return ModelSource(SourceKind.STARTER, STARTER.name)
+    if name in STARTER_NAMES:
+        return _starter()
     # pathlib's own versions raise for unknown users and for names that are too long, and take an empty name for ".".
     place = os.path.expanduser(name)
     if os.path.isdir(place):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chatpaged.engine.tokenizer import read_json
-from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.weight_files import NOTE, check_directory
 from chatpaged.errors import ModelError
-from chatpaged.gguf_files import NOTE
 from chatpaged.hub_cache import unfinished_bytes
 from chatpaged.hub_files import quantization_of
 from chatpaged.model_aliases import load_aliases

@@ -10,8 +10,9 @@ from enum import Enum
 from pathlib import Path
 
 from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import NOTE
 from chatpaged.errors import ModelError
-from chatpaged.gguf_files import NOTE, conversions_dir, converted_directory
+from chatpaged.gguf_files import conversions_dir, converted_directory
 from chatpaged.hub_cache import cached_names, gguf_paths, snapshot_dir
 from chatpaged.hub_files import RemoteFile, gguf_file
 from chatpaged.model_names import HubName, parse_hub_name

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatpaged import hub, model_files
+from chatpaged.engine.weight_files import NOTE, model_name
 from chatpaged.errors import InvalidRequestError, ModelError
-from chatpaged.gguf_files import NOTE
 from chatpaged.hub_cache import cached_names, hub_cache_dir
 from chatpaged.hub_files import RemoteFile, gguf_file, quantization_of
 from chatpaged.hub_files import model_files as needed_files
@@ -345,8 +345,9 @@ def test_removing_what_is_none() -> None:
         remove_alias("mine")
 
 
-def test_damaged_aliases_are_named() -> None:
+def test_damaged_aliases_are_named(home: Path) -> None:
     write_private(aliases_file(), "{")
+    assert resolve_model(str(save(home / "mine")), silent) == home / "mine", "they have no say in places"
     with pytest.raises(ModelError, match=r"cannot read .*model-aliases\.json"):
         resolve_model("org/name", silent)
     with pytest.raises(ModelError, match=r"cannot read .*model-aliases\.json"):
@@ -471,6 +472,16 @@ def test_two_files_of_one_name_are_listed_by_their_places(home: Path) -> None:
 def test_a_conversion_is_used_when_its_file_is_gone(home: Path) -> None:
     made = converted("tiny", home / "gone.gguf")
     assert resolve_model("tiny", silent) == made
+
+
+def test_models_are_called_by_their_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_name(cache("org/name")) == "org/name"
+    assert model_name(converted("tiny", home / "tiny.gguf", "Tiny One")) == "Tiny One"
+    directory = save(home / "mine")
+    assert model_name(directory) == "mine"
+    (directory / NOTE).write_text("[]")
+    monkeypatch.chdir(directory)
+    assert model_name(Path()) == "mine"
 
 
 # --- removing ------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
         answers = run_request(llm, rendered, params, shown.show, split_reasoning=not asked.raw_prompt)
         answers.with_prefill(rendered)
         if view.as_json:
-            facts = {"model": model.directory.name, "sampling": effective_sampling(params)}
+            facts = {"model": model.name, "sampling": effective_sampling(params)}
             write_json(facts | answers_as_json(answers, model.tokenizer))
         else:
             shown.finish(answers)
@@ -113,6 +113,13 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        from chatpaged.engine.weight_files import model_name
+
+        return model_name(self.directory)
+
     def context(self, config: EngineConfig) -> int | None:
         """Longest sequence in tokens, if that is known before the model is loaded."""
         from chatpaged.model_files import context_length
@@ -142,7 +149,7 @@ class Model:
         """The engine, with the weights loaded."""
         from chatpaged.model_usage import record_use
 
-        status.show(f"loading {self.directory.name}")
+        status.show(f"loading {self.name}")
         try:
             with leaving_at_once():
                 from chatpaged.engine.llm_engine import LLMEngine

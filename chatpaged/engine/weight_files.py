@@ -16,6 +16,7 @@ from chatpaged.errors import ModelError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+NOTE = "chatpaged.json"  # what is known of a converted model besides its files
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 _UNFINISHED = ("*.incomplete", "*.part", "*.crdownload", "*.aria2", ".cache/huggingface/download/*.incomplete")
 _MAX_HEADER = 100_000_000
@@ -50,6 +51,20 @@ def check_directory(directory: Path) -> WeightFiles:
     if not read_json(directory / "config.json"):
         raise ModelError(f"no config.json in {directory}{_unfinished(directory)}")
     return inspect_weights(directory)
+
+
+def model_name(directory: Path) -> str:
+    """What to call the model in a directory.
+
+    Directories in the hub's cache are named by commits, `models--org--name/snapshots/<commit>`, and conversions have a note.
+    """
+    if directory.parent.name == "snapshots":
+        return directory.parent.parent.name.removeprefix("models--").replace("--", "/")
+    try:
+        name = read_json(directory / NOTE).get("name")
+    except ModelError:
+        name = None  # somebody else's file
+    return name if isinstance(name, str) else directory.absolute().name
 
 
 def inspect_weights(directory: Path) -> WeightFiles:

@@ -273,6 +273,11 @@ def test_gguf_files_are_offered(tmp_path: Path, hub: FakeHub) -> None:
     models(tmp_path, hub, "pull", f"{NAME}:Q5_0").failed(3, "no GGUF file Q5_0", "there are: Q4_K_M, Q8_0")
 
 
+def test_a_cache_that_is_a_file(tmp_path: Path, hub: FakeHub) -> None:
+    (tmp_path / "file").touch()
+    models(tmp_path, hub, "pull", NAME, HF_HUB_CACHE=str(tmp_path / "file")).failed(3, "cannot use", str(tmp_path / "file"))
+
+
 def test_too_little_disk_is_found_out_before(tmp_path: Path, hub: FakeHub) -> None:
     hub.repos[NAME].files["model.safetensors"] = WEIGHTS
     code = (

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from chatpaged.chat_template import ChatMessage
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor import convert_gguf as converter
 from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.engine.weight_files import NOTE
 from chatpaged.errors import MemoryBudgetError, ModelError
-from chatpaged.gguf_files import NOTE, convert_gguf, converted_directory, gguf_directory
+from chatpaged.gguf_files import convert_gguf, converted_directory, gguf_directory
 from chatpaged.model_files import resolve_model
 from tests.cli.runner import run_process
 from tests.fake_hub import FakeHub, Repo, environment, running_hub
@@ -239,6 +240,22 @@ def hub() -> Iterator[FakeHub]:
         yield hub
 
 
+def test_what_lies_on_disk_needs_no_network(tmp_path: Path, hub: FakeHub, model_directory: Callable[[str], Path]) -> None:  # K5
+    save_gguf(tmp_path / "tiny.gguf")
+    env = environment(tmp_path, hub)
+    older = Path(shutil.copytree(model_directory("llama"), tmp_path / "older"))
+    vocabulary = json.loads((older / "tokenizer.json").read_text())["model"]
+    (older / "tokenizer.json").unlink()
+    (older / "vocab.json").write_text(json.dumps(vocabulary["vocab"]))
+    (older / "merges.txt").write_text("\n".join(" ".join(merge) for merge in vocabulary["merges"]))
+    (older / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    for model in (tmp_path / "tiny.gguf", older):
+        answer = run_process("ask", "-m", str(model), "--max-tokens", "1", "--json", "hi", env=env)
+        assert answer.status == 0, answer
+        assert answer.json["model"] == model.stem
+    assert hub.requests == []
+
+
 def test_a_gguf_file_of_the_hub(tmp_path: Path, hub: FakeHub) -> None:
     for name, quantize in (("tiny-F32.gguf", False), ("tiny-Q8_0.gguf", True)):
         save_gguf(tmp_path / name, quantize=quantize)
@@ -254,6 +271,7 @@ def test_a_gguf_file_of_the_hub(tmp_path: Path, hub: FakeHub) -> None:
     again = run_process("ask", "-m", "org/tiny-GGUF/tiny-Q8_0.gguf", *ask[3:], env=env)
     assert (again.status, again.err) == (0, ""), again
     assert again.json["text"] == first.json["text"]
+    assert again.json["model"] == "org/tiny-GGUF/tiny-Q8_0.gguf"
     assert hub.requests == []
     (entry,) = (entry for entry in run_process("models", "list", "--json", env=env).json["models"] if entry["source"] == "hub")
     assert (entry["name"], entry["quantization"], entry["stored_type"]) == ("org/tiny-GGUF/tiny-Q8_0.gguf", "Q8_0", "float32")

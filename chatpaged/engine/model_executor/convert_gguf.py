@@ -18,12 +18,12 @@ import transformers
 
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, require_memory
 from chatpaged.engine.model_executor.models.hf import silence_transformers
+from chatpaged.engine.weight_files import NOTE
 from chatpaged.errors import ChatpagedError, ModelError
 
 _WEIGHT_BYTES = torch.float32.itemsize
 _PEAK = 1.9  # memory at its peak, in sizes of the float32 weights: 1.7 were measured with the starter model
 _NEEDED_PACKAGES = ("gguf", "accelerate")
-NOTE = "chatpaged.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.support import check_supported, text_config
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
-from chatpaged.engine.weight_files import WeightFiles, check_directory
+from chatpaged.engine.weight_files import WeightFiles, check_directory, model_name
 from chatpaged.errors import ChatpagedError
 
 
@@ -112,7 +112,7 @@ def _room(
     """How many blocks and tokens the pool would have here, by the engine's own rule."""
     free = free_memory(device)
     weights = files.num_parameters * layout.dtype.itemsize
-    require_memory(f"the model {directory.name}", weights, free, "use a smaller model or another --dtype")
+    require_memory(f"the model {model_name(directory)}", weights, free, "use a smaller model or another --dtype")
     blocks = choose_num_blocks(layout, options, device, context, available=free - weights)
     return {"free_memory": free, "kv_blocks": blocks - 1, "kv_tokens": (blocks - 1) * layout.block_size}
 

@@ -24,7 +24,7 @@ from chatpaged.engine.model_executor.sampler import sample
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SchedulerOutput
-from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.weight_files import check_directory, model_name
 from chatpaged.errors import InvalidRequestError
 
 DEFAULT_BATCHED_TOKENS = {"cpu": 256, "mps": 512, "cuda": 2048}
@@ -55,7 +55,7 @@ class ModelRunner:
         files = check_directory(directory)
         dtype = choose_dtype(config.dtype, device, stored_dtype(files.stored_type))
         needed = files.num_parameters * dtype.itemsize
-        require_memory(f"the model {directory.name}", needed, free_memory(device), "use a smaller model or another --dtype")
+        require_memory(f"the model {model_name(directory)}", needed, free_memory(device), "use a smaller model or another --dtype")
         tell("loading weights")
         with torch.inference_mode():
             model = load_hf_model(

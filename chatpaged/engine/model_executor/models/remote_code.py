@@ -9,6 +9,7 @@ import transformers
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import model_name
 from chatpaged.errors import ModelError
 
 
@@ -24,7 +25,7 @@ def needs_remote_code(directory: Path, *, trusted: bool) -> bool:
         return False
     if not trusted:
         raise ModelError(
-            f"{directory.name} ({model_type or 'no model_type'}) is unknown to transformers and brings Python code of its own; "
+            f"{model_name(directory)} ({model_type or 'no model_type'}) is unknown to transformers and brings Python code of its own; "
             "--trust-remote-code runs it, with all the rights that you have: read the *.py files first"
         )
     return True
