@@ -17,6 +17,7 @@ from chatpaged.engine.weight_files import NOTE
 from chatpaged.errors import ModelError
 from chatpaged.paths import models_dir, private_dir
 
+_PARTIAL = ".partial-"
 _VERSION = "1"
 
 
@@ -80,8 +81,9 @@ def gguf_directory(source: Path, name: str, tell: Callable[[str], None]) -> Path
 
 
 def _convert(source: Path, name: str, target: Path) -> None:
-    work = target.parent / f".partial-{target.name}"
-    shutil.rmtree(work, ignore_errors=True)  # what a killed process has left behind
+    for left in target.parent.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: who has the lock is alone
+    work = target.parent / f"{_PARTIAL}{target.name}"
     (work / "source").mkdir(parents=True, mode=0o700)
     try:
         # Alone in a directory: transformers would read a config.json that lies beside the file.

@@ -174,6 +174,11 @@ def test_offline_names_what_is_damaged(monkeypatch: pytest.MonkeyPatch, variable
     (directory / "model.safetensors").resolve().write_bytes(safetensors()[:-1])
     with pytest.raises(ModelError, match=r"model\.safetensors is cut short: .*HF_HUB_OFFLINE is set"):
         resolve_model("org/name", silent)
+    (directory / "model.safetensors").resolve().rename(directory.parents[1] / "blobs/abc.incomplete")
+    with pytest.raises(
+        ModelError, match=r"model\.safetensors is a link to a file that is not there \(an unfinished download: abc\.incomplete\)"
+    ):
+        resolve_model("org/name", silent)
     monkeypatch.setattr(model_files, "download_model", hub.download_model)
     with pytest.raises(ModelError, match="org/other is not on this machine, and HF_HUB_OFFLINE is set"):
         resolve_model("org/other", silent)

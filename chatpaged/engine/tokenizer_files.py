@@ -17,6 +17,7 @@ FAST = "tokenizer.json"
 # What transformers builds a tokenizer from, in the field's names. At least one of them has to be there.
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "vocab.json", "vocab.txt", "tekken.json")
 _COMPANIONS = ("merges.txt", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "config.json")
+_PARTIAL = ".partial-"
 _VERSION = b"1"
 
 
@@ -56,7 +57,9 @@ def _digest(directory: Path, vocabularies: list[str]) -> str:
 
 def _convert(directory: Path, vocabularies: list[str], target: Path) -> None:
     """Lets transformers read copies of the tokenizer's files, so that nothing else of the model plays a part."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as work:
+    for left in target.parent.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: who has the lock is alone
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=_PARTIAL) as work:
         source, made = Path(work, "source"), Path(work, "made")
         source.mkdir()
         for name in (*vocabularies, *_COMPANIONS):

@@ -115,6 +115,8 @@ def _single_file(directory: Path) -> Path:
     path = directory / SINGLE
     if path.is_file():
         return path
+    if path.is_symlink():
+        raise ModelError(f"{path} is a link to a file that is not there{_unfinished(directory)}; download the model again")
     there = sorted(directory.iterdir()) if directory.is_dir() else []
     tensors = [entry.name for entry in there if entry.suffix == ".safetensors"]
     if tensors:
@@ -131,6 +133,8 @@ def _single_file(directory: Path) -> Path:
 def _unfinished(directory: Path) -> str:
     """What a download that was cut off has left, as a part of a sentence; empty if there is nothing of the kind."""
     found = sorted(path.name for pattern in _UNFINISHED for path in directory.glob(pattern))
+    if directory.parent.name == "snapshots":  # in the hub's cache downloads grow elsewhere
+        found += sorted(path.name for path in (directory.parent.parent / "blobs").glob("*.incomplete"))
     return f" (an unfinished download: {_few(found)})" if found else ""
 
 

@@ -137,7 +137,7 @@ def test_show(starter_model: Path) -> None:
     assert card["engine"]["kv_bytes_per_token"] == 45 * 1024
     assert card["engine"]["kv_tokens"] == 160
     text = models("show", str(starter_model)).out
-    assert "LlamaForCausalLM through AttentionInterface" in text
+    assert "LlamaForCausalLM of transformers, through AttentionInterface" in text
     assert "45.0 KiB a token, 720.0 KiB a block of 16" in text
     assert models("show", str(starter_model), "--template").out.rstrip("\n") == (starter_model / "chat_template.jinja").read_text().rstrip(
         "\n"

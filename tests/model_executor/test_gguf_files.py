@@ -125,6 +125,15 @@ def test_a_config_beside_the_file_plays_no_part(tmp_path: Path, in_process: list
     assert "other" not in (directory / "chat_template.jinja").read_text()
 
 
+def test_leftovers_of_a_killed_process_are_cleared(tmp_path: Path, cache: Path, in_process: list[str]) -> None:
+    save_gguf(tmp_path / "tiny.gguf")
+    for name in (converted_directory(tmp_path / "tiny.gguf").name, "other-12345678"):
+        (cache / f".partial-{name}/converted").mkdir(parents=True)
+        (cache / f".partial-{name}/converted/model.safetensors").touch()
+    directory = gguf_directory(tmp_path / "tiny.gguf", "tiny", silent)
+    assert kept(cache) == [directory.name]
+
+
 def test_second_process_waits(tmp_path: Path, in_process: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     save_gguf(tmp_path / "tiny.gguf")
     inner: Any = gguf_files.__dict__["run_module"]

@@ -61,7 +61,7 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     context = options.max_model_len or getattr(text, "max_position_embeddings", None) or 1
     found |= {
         "model_class": type(model).__name__,
-        "code_path": f"{type(model).__module__.split('.')[0]}.{type(model).__name__} through AttentionInterface",
+        "code_path": f"{type(model).__name__} of {'the model itself' if remote else 'transformers'}, through AttentionInterface",
         "attention": TorchPagedAttention.__module__.rpartition(".")[2],
         "attention_reason": "the backend for every device; there is no faster one yet",
     }
