@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chatpaged.cli.options import engine_config, engine_options
+from chatpaged.cli.setting_options import SettingsCommand
 from chatpaged.cli.terminal import Status, configure_streams, printable
 from chatpaged.errors import InvalidRequestError, ModelError
 
@@ -89,7 +90,7 @@ def pull_command(*, name: str, trust_remote_code: bool, as_json: bool) -> None:
         _write(f"{source.name}: {_count(files.num_parameters)} parameters, {_size(files.num_bytes)} in {directory}")
 
 
-@command.command("show")
+@command.command("show", cls=SettingsCommand)
 @click.argument("name")
 @click.option("--template", "template_only", is_flag=True, help="Write the whole chat template and nothing else.")
 @_json_option

@@ -99,7 +99,7 @@ def _make_mask(*_: object, mask_function: _MaskFunction, device: torch.device | 
     """What transformers calls to build a mask: gives the number of the function that would fill it."""
     masks = _current_probe().masks
     masks.append(mask_function)
-    return torch.full((1, 1, 1, 1), len(masks) - 1, device=device)
+    return torch.full((1, 1, 1, 1), len(masks) - 1, device=_with_values(torch.device(device)))
 
 
 def _probe_attention(
@@ -118,6 +118,8 @@ def _probe_attention(
 def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_model_len: int) -> KVGeometry:
     """Finds out what the layers of a model store, and refuses a model that this engine would run wrongly.
 
+    A model without weights (device "meta") is asked for shapes and masks only.
+
     Args:
         model: a transformers model.
         forward: `HFModel.forward`.
@@ -126,14 +128,19 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
 
     Raises:
         ModelError: says what is not supported.
+        RuntimeError: a model without weights looks at values.
     """
+    device = next(model.parameters()).device
     try:
         probe = _hand_over(model, min(2, max_model_len))
         _check_layers(model, probe, num_layers, max_model_len)
-        _check_tokens(forward, probe, next(model.parameters()).device)
+        if device.type != "meta":
+            _check_tokens(forward, probe, device)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a model's own code makes of being run like this
+        if device.type == "meta" and not isinstance(error, ModelError):
+            raise RuntimeError(f"{type(model).__name__} cannot be looked at without its weights") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise refusal(type(model).__name__, f"is not supported: {reason}") from error
     layers = probe.layers.values()
@@ -151,6 +158,11 @@ def _hand_over(model: nn.Module, length: int, *, only_masks: bool = False) -> _P
     with _attention_of(model, _PROBE_NAME), forward_context(probe), suppress(_EnoughError):
         model(input_ids=tokens.unsqueeze(0), use_cache=False)
     return probe
+
+
+def _with_values(device: torch.device) -> torch.device:
+    """Where tensors have values: a model without weights has none."""
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 @contextmanager
@@ -172,7 +184,7 @@ def _check_layers(model: nn.Module, probe: _Probe, num_layers: int, max_model_le
     if sorted(layers) != list(range(num_layers)):
         raise ModelError(f"attention was reached in {len(layers)} of {num_layers} layers")
     kinds = {(layer.mask, layer.options.window) for layer in layers.values()}
-    device = layers[0].query.device
+    device = _with_values(layers[0].query.device)
     try:
         for mask, window in kinds:
             _check_mask(_mask_function(probe.masks, mask), window, max_model_len, device)
