@@ -56,7 +56,7 @@ def models(tmp_path: Path) -> Path:
         (["as"], ["ask"]),
         (["con"], ["config"]),
         (["--ver"], ["--version"]),
-        (["ask", "--temp"], ["--temperature"]),
+        (["ask", "--temper"], ["--temperature"]),
         (["ask", "--device", "c"], ["cpu", "cuda"]),
         (["config", "se"], ["set"]),
         (["config", "set", "engine.kv"], ["engine.kv_blocks", "engine.kv_memory"]),
@@ -81,7 +81,7 @@ def test_models(models: Path, tmp_path: Path) -> None:
 def test_broken_settings_are_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / "chatpaged").mkdir()
     (tmp_path / "chatpaged/config.toml").write_text("[")
-    assert complete("ask", "--temp", XDG_CONFIG_HOME=str(tmp_path), CHATPAGED_NOPE="1") == ["--temperature"]
+    assert complete("ask", "--temper", XDG_CONFIG_HOME=str(tmp_path), CHATPAGED_NOPE="1") == ["--temperature"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
