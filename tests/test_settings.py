@@ -17,7 +17,7 @@ from chatpaged import paths
 from chatpaged.engine.config import EngineConfig
 from chatpaged.errors import ChatpagedError, SettingsError
 from chatpaged.setting_groups import EXCLUSIVE, Settings, all_settings
-from chatpaged.settings import IGNORED_VARIABLES, ResolvedSettings, resolve_settings
+from chatpaged.settings import FLAG_ONLY, IGNORED_VARIABLES, ResolvedSettings, resolve_settings
 from chatpaged.settings_file import SettingsFile, read_settings_file, write_setting
 
 

@@ -99,7 +99,7 @@ def _make_mask(*_: object, mask_function: _MaskFunction, device: torch.device | 
     """What transformers calls to build a mask: gives the number of the function that would fill it."""
     masks = _current_probe().masks
     masks.append(mask_function)
-    return torch.full((1, 1, 1, 1), len(masks) - 1, device=_with_values(torch.device(device)))
+    return torch.full((1, 1, 1, 1), len(masks) - 1, device=device)
 
 
 def _probe_attention(
@@ -118,7 +118,7 @@ def _probe_attention(
 def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_model_len: int) -> KVGeometry:
     """Finds out what the layers of a model store, and refuses a model that this engine would run wrongly.
 
-    A model without weights (device "meta") is asked for shapes and masks only.
+    A model without weights (device "meta") has no values to compare; it is asked for shapes only.
 
     Args:
         model: a transformers model.
@@ -128,13 +128,17 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
 
     Raises:
         ModelError: says what is not supported.
-        RuntimeError: a model without weights looks at values.
+        RuntimeError: a model without weights looks at values all the same.
     """
     device = next(model.parameters()).device
     try:
-        probe = _hand_over(model, min(2, max_model_len))
-        _check_layers(model, probe, num_layers, max_model_len)
-        if device.type != "meta":
+        if device.type == "meta":
+            probe = _shapes_only(forward, device)
+            _check_numbers(probe, num_layers)
+        else:
+            probe = _hand_over(model, min(2, max_model_len))
+            _check_numbers(probe, num_layers)
+            _check_layers(model, probe, max_model_len)
             _check_tokens(forward, probe, device)
     except torch.OutOfMemoryError:
         raise
@@ -160,9 +164,13 @@ def _hand_over(model: nn.Module, length: int, *, only_masks: bool = False) -> _P
     return probe
 
 
-def _with_values(device: torch.device) -> torch.device:
-    """Where tensors have values: a model without weights has none."""
-    return torch.device("cpu") if device.type == "meta" else device
+def _shapes_only(forward: _Forward, device: torch.device) -> _Probe:
+    """What each layer hands to attention, without the masks, which transformers cannot make without values."""
+    probe = _Probe()
+    token = torch.zeros(1, dtype=torch.int64, device=device)
+    with forward_context(probe):
+        forward(token, token, token)
+    return probe
 
 
 @contextmanager
@@ -179,12 +187,15 @@ def _attention_of(model: nn.Module, name: str) -> Iterator[None]:
             config._attn_implementation = ATTENTION_NAME  # noqa: SLF001
 
 
-def _check_layers(model: nn.Module, probe: _Probe, num_layers: int, max_model_len: int) -> None:
+def _check_numbers(probe: _Probe, num_layers: int) -> None:
+    if sorted(probe.layers) != list(range(num_layers)):
+        raise ModelError(f"attention was reached in {len(probe.layers)} of {num_layers} layers")
+
+
+def _check_layers(model: nn.Module, probe: _Probe, max_model_len: int) -> None:
     layers = probe.layers
-    if sorted(layers) != list(range(num_layers)):
-        raise ModelError(f"attention was reached in {len(layers)} of {num_layers} layers")
     kinds = {(layer.mask, layer.options.window) for layer in layers.values()}
-    device = _with_values(layers[0].query.device)
+    device = layers[0].query.device
     try:
         for mask, window in kinds:
             _check_mask(_mask_function(probe.masks, mask), window, max_model_len, device)
