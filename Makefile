@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 QUESTION ?= What is the capital of France?
 
 # These decide who reads and writes whose memory: every branch of them is tested.
-FULLY_COVERED := block_pool block_manager detokenizer limits output_processor reasoning_splitter repetition scheduler step_plan \
+FULLY_COVERED := block_pool block_manager detokenizer limits output_processor reasoning_splitter repetition sample_rows scheduler step_plan \
 	stop_texts
 
 .PHONY: ask test check format lint types docs clean

@@ -10,7 +10,7 @@ import filelock
 
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.errors import InvalidRequestError
-from chatpaged.paths import data_dir, private_dir, write_private
+from chatpaged.paths import data_dir, private_dir, replace_file
 
 _NAME = re.compile(r"[\w][\w.+-]*")
 
@@ -40,7 +40,7 @@ def set_alias(name: str, target: str) -> None:
     if Path(name).exists():
         raise InvalidRequestError(f"{name!r} is a file or directory here, which --model would take instead of the alias")
     with _locked():
-        write_private(aliases_file(), _text(load_aliases() | {name: target}))
+        replace_file(aliases_file(), _text(load_aliases() | {name: target}))
 
 
 def remove_alias(name: str) -> None:
@@ -54,7 +54,7 @@ def remove_alias(name: str) -> None:
         if name not in aliases:
             raise InvalidRequestError(f"no alias {name!r}; there are: {', '.join(aliases) or 'none'}")
         del aliases[name]
-        write_private(aliases_file(), _text(aliases))
+        replace_file(aliases_file(), _text(aliases))
 
 
 def _locked() -> filelock.BaseFileLock:

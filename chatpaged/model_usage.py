@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.errors import ModelError
-from chatpaged.paths import state_dir, write_private
+from chatpaged.paths import replace_file, state_dir
 
 _MOST_KEPT = 200
 
@@ -21,7 +21,7 @@ def record_use(directory: Path) -> None:
     try:
         uses = load_uses() | {str(directory.absolute()): time.time()}
         latest = sorted(uses, key=lambda place: uses[place], reverse=True)[:_MOST_KEPT]
-        write_private(_file(), json.dumps({place: uses[place] for place in latest}))
+        replace_file(_file(), json.dumps({place: uses[place] for place in latest}))
     except OSError:
         pass
 

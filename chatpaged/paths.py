@@ -61,13 +61,22 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def write_private(path: Path, text: str) -> None:
-    """Replaces a file by one that only its owner can read, in one piece: nobody ever sees half of it."""
+def replace_file(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replaces a file in one piece: nobody ever sees half of it. Its directory is made if need be, as a private one.
+
+    Args:
+        path: the file.
+        text: its new contents, line ends as they are.
+        mode: its permissions; those of a file that only its owner can read.
+    """
     private_dir(path.parent)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).chmod(mode)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chatpaged.errors import ChatpagedError, SettingsError
-from chatpaged.paths import private_dir
+from chatpaged.paths import replace_file
 
 PRIVATE = 0o600
 
@@ -121,17 +119,6 @@ def write_setting(path: Path, key: str, value: str | float | None, *, mode: int 
 
 def _replace(path: Path, text: str, mode: int) -> None:
     path = path.resolve()  # a link, as dotfile managers make them, stays one
-    private_dir(path.parent)
     if path.exists() and mode != PRIVATE:
         mode = path.stat().st_mode & 0o777
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(handle)
-        os.chmod(name, mode)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    replace_file(path, text, mode)

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers", "engine.tokenizer_files"}),
     frozenset({"engine.block_manager"}),
-    frozenset({"engine.limits", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
+    frozenset({"engine.limits", "engine.sample_rows", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
     frozenset(
         {"engine.weight_files", "engine.reasoning", "engine.token_bytes", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}

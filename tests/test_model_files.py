@@ -26,7 +26,7 @@ from chatpaged.model_names import HubName, near_names, parse_hub_name
 from chatpaged.model_removal import plan_removal
 from chatpaged.model_sources import SourceKind, find_here
 from chatpaged.model_usage import load_uses, record_use
-from chatpaged.paths import models_dir, private_dir, state_dir, write_private
+from chatpaged.paths import models_dir, private_dir, replace_file, state_dir
 from tests.fake_hub import safetensors
 
 COMMIT = "c" * 40
@@ -351,7 +351,7 @@ def test_removing_what_is_none() -> None:
 
 
 def test_damaged_aliases_are_named(home: Path) -> None:
-    write_private(aliases_file(), "{")
+    replace_file(aliases_file(), "{")
     assert resolve_model(str(save(home / "mine")), silent) == home / "mine", "they have no say in places"
     with pytest.raises(ModelError, match=r"cannot read .*model-aliases\.json"):
         resolve_model("org/name", silent)
@@ -572,10 +572,10 @@ def test_uses_that_cannot_be_written_do_no_harm(home: Path, monkeypatch: pytest.
 
 
 def test_private_files_are_replaced_in_one_piece(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_private(home / "x/file", "first")
+    replace_file(home / "x/file", "first")
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space left"):
-        write_private(home / "x/file", "second")
+        replace_file(home / "x/file", "second")
     assert (home / "x/file").read_text() == "first"
     assert [path.name for path in (home / "x").iterdir()] == ["file"]
 

@@ -28,6 +28,7 @@ from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
 from chatpaged.engine.executor import NO_TOKEN, ModelExecutor, StepResult
 from chatpaged.engine.gc_pause import collector_paused
+from chatpaged.engine.limits import check_request
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
 from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, RequestResult, TokenLogprobs, merge_outputs
 from chatpaged.engine.prompts import Prompt, render_prompt
@@ -164,12 +165,11 @@ class LLMEngine:
             request_id = next(name for name in self._names if name not in self._clocks)
         if request_id in self._clocks:
             raise InvalidRequestError(f"request id {request_id!r} is in use")
-        _check_kinds(priority, salt)
         rendered = self.render(prompt)
         if not 0 <= min(rendered.token_ids) <= max(rendered.token_ids) < self._executor.vocab_size:
             raise InvalidRequestError(f"a token id of the prompt is not between 0 and {self._executor.vocab_size - 1}")
         params = params if params is not None else SamplingParams()
-        self._check_token_ids(params)
+        check_request(params, priority=priority, salt=salt, vocab_size=self._executor.vocab_size)
         group = SequenceGroup(
             request_id,
             rendered.token_ids,
@@ -191,12 +191,6 @@ class LLMEngine:
         if isinstance(prompt, RenderedPrompt) or any(isinstance(item, ChatMessage) for item in prompt):
             return rendered.in_reasoning
         return starts_inside(self._markers, rendered.text)
-
-    def _check_token_ids(self, params: SamplingParams) -> None:
-        for name, token_ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
-            unknown = [token_id for token_id in token_ids if not 0 <= token_id < self._executor.vocab_size]
-            if unknown:
-                raise InvalidRequestError(f"token id {unknown[0]} in {name} is not between 0 and {self._executor.vocab_size - 1}")
 
     def set_priority(self, request_id: str, priority: int, *, interactive: bool) -> None:
         """Changes how urgent a request is; takes effect with the next step."""
@@ -388,12 +382,6 @@ class LLMEngine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _check_kinds(priority: object, salt: object) -> None:
-    """What is of the wrong kind would otherwise fail in a later step, and that would end the engine."""
-    if not isinstance(priority, int) or not isinstance(salt, bytes):
-        raise InvalidRequestError(f"priority is a whole number and salt is bytes, not {priority!r} and {salt!r}")
 
 
 def _scheduler_config(config: EngineConfig, executor: ModelExecutor) -> SchedulerConfig:

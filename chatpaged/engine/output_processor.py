@@ -173,7 +173,7 @@ class OutputProcessor:
         for count in range(len(inside), 0, -1):
             decoded = self._tokenizer.decode(inside[:count])
             if before and not answer.head:
-                decoded = decoded.lstrip()  # as space after reasoning is
+                decoded = decoded.lstrip("\r\n")  # as line ends after reasoning are
             if text.startswith(decoded):
                 return before + inside[:count] + self._tokenizer.encode(text[len(decoded) :])
         return before + self._tokenizer.encode(text)

@@ -28,7 +28,8 @@ class ReasoningSplitter:
     """Takes the pieces of one reply and sorts them.
 
     A reply may begin with a block of thinking, or the prompt has opened one already. Markers further on are text like any
-    other. Space around the markers belongs to neither part; a reply without thinking keeps all of its space.
+    other. Space around thinking belongs to neither part, and neither do the line ends before the answer; a reply without thinking keeps all
+    of its space.
     """
 
     def __init__(self, markers: ReasoningMarkers | None, *, inside: bool = False) -> None:
@@ -47,6 +48,7 @@ class ReasoningSplitter:
         self.has_reasoning = inside
         """Whether there is any thinking, be it empty."""
         self.saw_marker = False
+        self._may_repeat_start = True
 
     @property
     def in_answer(self) -> bool:
@@ -85,6 +87,8 @@ class ReasoningSplitter:
 
     def _take_reasoning(self) -> str:
         self._skip_space()
+        if self._may_repeat_start and not self._pass_repeated_start():
+            return ""
         before, found, after = self._held.partition(self._end)
         if found:
             self._enter(_Part.ANSWER, after)
@@ -94,6 +98,17 @@ class ReasoningSplitter:
         self._held = before[len(certain) :]
         return certain
 
+    def _pass_repeated_start(self) -> bool:
+        """Drops an opening marker that the model writes although there is one. Returns whether it is certain what is there."""
+        if self._start.startswith(self._held) and self._held != self._start:
+            return False
+        self._may_repeat_start = False
+        if self._held.startswith(self._start):
+            self._held = self._held[len(self._start) :]
+            self._skips_space = True
+            self._skip_space()
+        return True
+
     def _take_answer(self) -> str:
         self._skip_space()
         text, self._held = self._held, ""
@@ -101,5 +116,5 @@ class ReasoningSplitter:
 
     def _skip_space(self) -> None:
         if self._skips_space:
-            self._held = self._held.lstrip()
+            self._held = self._held.lstrip("\r\n") if self.in_answer else self._held.lstrip()
             self._skips_space = not self._held

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from chatpaged.engine.block_manager import Admission, BlockManager
 from chatpaged.engine.config import SchedulerConfig
 from chatpaged.engine.limits import check_prompt_fits
-from chatpaged.engine.scheduler_output import LogitChanges, SampleRow, ScheduledRow, SchedulerOutput
+from chatpaged.engine.sample_rows import sample_row
+from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from chatpaged.engine.step_plan import StepPlan
 from chatpaged.engine.token_budget import TokenBudget
@@ -245,7 +246,7 @@ class Scheduler:
         end = start + num_tokens
         samples: tuple[SampleRow, ...] = ()
         if end == sequence.num_tokens:
-            samples = tuple(_sample_row(sequence, sequence.index + i) for i in range(sequence.samples_wanted))
+            samples = tuple(sample_row(sequence, sequence.index + i) for i in range(sequence.samples_wanted))
         return ScheduledRow(sequence.seq_id, tuple(sequence.token_ids[start:end]), start, self.blocks.table(sequence), samples)
 
     # --- after the step ------------------------------------------------------------------------------------------------
@@ -319,39 +320,3 @@ def _precedence(sequence: Sequence) -> tuple[int, int, int]:
 def _expendability(sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
     """Who gives way first: the lowest priority, then the fewest tokens to compute again, then the last to arrive."""
     return (sequence.group.priority, -sequence.num_computed_tokens, sequence.precedence)
-
-
-def _sample_row(sequence: Sequence, index: int) -> SampleRow:
-    params = sequence.group.params
-    uniform = sequence.group.generators[index].random() if params.temperature > 0 else 0.0
-    return SampleRow(
-        index,
-        sequence.num_output_tokens,
-        params.temperature,
-        max(0, params.top_k),
-        params.top_p,
-        uniform,
-        params.min_p,
-        params.logprobs,
-        _logit_changes(sequence),
-    )
-
-
-def _logit_changes(sequence: Sequence) -> LogitChanges | None:
-    """What the request asks to be done to the logits of a sequence's next token; None for most."""
-    group = sequence.group
-    params = group.params
-    repetition = params.repetition_penalty != 1
-    looks_back = repetition or params.presence_penalty != 0 or params.frequency_penalty != 0
-    banned = group.end_token_ids if sequence.num_output_tokens < params.min_tokens else ()
-    if not (looks_back or params.logit_bias or banned):
-        return None
-    return LogitChanges(
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        prompt_ids=group.prompt_token_ids if repetition else (),
-        output_ids=tuple(sequence.token_ids[group.num_prompt_tokens :]) if looks_back else (),
-        bias=tuple(params.logit_bias.items()),
-        banned=banned,
-    )

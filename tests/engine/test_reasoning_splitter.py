@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatpaged.engine.reasoning import ReasoningMarkers
+from chatpaged.engine.reasoning import ReasoningMarkers, split_reasoning
 from chatpaged.engine.reasoning_splitter import ReasoningSplitter
+from tests.byte_tokenizer import byte_tokenizer
 
 THINK = ReasoningMarkers("<think>", "</think>")
 HARMONY = ReasoningMarkers("<|channel|>analysis<|message|>", "<|end|>final<|message|>", answer_start="<|channel|>final<|message|>")
@@ -28,8 +29,9 @@ CASES = [
     ("the tag <think>x</think> is text", False, ("", "the tag <think>x</think> is text", False)),
     ("a</think>b</think>c", True, ("a", "b</think>c", True)),
     ("<think>one <b>two</b> </thin", False, ("one <b>two</b> </thin", "", True)),
+    ("<think>\nplan</think>42", True, ("plan", "42", True)),  # the prompt has it already, but some models write it again
     ("never closed ", True, ("never closed", "", True)),
-    ("<think>  two  words \n\n three</think> four ", False, ("two  words \n\n three", "four ", True)),
+    ("<think>  two  words \n\n three</think> four ", False, ("two  words \n\n three", " four ", True)),
     ("", True, ("", "", True)),
     ("  ", False, ("", "  ", False)),
 ]
@@ -55,7 +57,7 @@ def test_nothing_is_held_back_without_need() -> None:
     shown = [splitter.append(piece).reasoning for piece in ("one", " two", "</", "b>", " x")]
     assert shown == ["one", " two", "", "</b>", " x"]
     shown = [splitter.append(piece).answer for piece in ("</think>", "\n", " 4", "2 ")]
-    assert shown == ["", "", "4", "2 "]
+    assert shown == ["", "", " 4", "2 "]
 
 
 def test_channels() -> None:
@@ -65,3 +67,13 @@ def test_channels() -> None:
 
 def test_without_markers_all_is_answer() -> None:
     assert split(["<think>", "a</think>"], None) == ("", "<think>a</think>", False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(["<think>", "</think>", "</th", "\n", " ", "word", "é", "<"]), max_size=10), st.booleans())
+def test_while_it_comes_in_and_as_a_whole_are_the_same(parts: list[str], inside: bool) -> None:
+    tokenizer = byte_tokenizer()
+    ids = list("".join(parts).encode())
+    whole = split_reasoning(ids, ReasoningMarkers("<think>", "</think>", tuple(b"<think>"), tuple(b"</think>")), tokenizer, inside=inside)
+    reasoning, answer, _ = split(parts, inside=inside)
+    assert (reasoning, answer) == (whole.reasoning, whole.text)
