@@ -128,6 +128,22 @@ class BlockManager:
         promised = sum(self.blocks_for(table.sequence.num_tokens) - len(table.blocks) for table in self._tables.values())
         return Admission.OK if needed - in_use + promised + reserve <= self.pool.num_free else Admission.LATER
 
+    def is_reading_for(self, reader: Sequence, other: Sequence) -> bool:
+        """Whether a running sequence is about to compute the first block that another one would have to compute.
+
+        Args:
+            reader: a running sequence.
+            other: one that is not running.
+        """
+        if not self._caching:
+            return False
+        first = len(self._find(other))
+        end = (first + 1) * self.block_size
+        if not reader.num_computed_tokens < end <= reader.num_tokens or end > other.num_tokens - 1:
+            return False
+        # The key of a block stands for all tokens up to its end.
+        return self._chain(reader, first + 1)[first].key == self._chain(other, first + 1)[first].key
+
     # --- blocks come and go ------------------------------------------------------------------------------------------
 
     def extend_prefix(self, sequence: Sequence) -> int:

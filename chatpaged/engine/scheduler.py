@@ -33,6 +33,7 @@ class SchedulerCounters:
     prefix_queries: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    prefix_waits: int = 0
     prefill_tokens: int = 0
     decode_tokens: int = 0
     recovered_tokens: int = 0
@@ -194,13 +195,32 @@ class Scheduler:
         self._enqueue(sequence)
 
     def _schedule_waiting(self, plan: StepPlan, priority: int) -> None:
-        """Admits waiting sequences that are at least this urgent."""
-        while self.waiting and not plan.has_preempted and plan.offer(self.waiting[0]):
-            sequence = self.waiting[0]
-            if sequence.group.priority > priority or not self._make_room(sequence, plan):
+        """Admits waiting sequences that are at least this urgent.
+
+        One that begins like a prompt that is being read waits until that is read, and lets others pass meanwhile.
+        """
+        passed = 0
+        while passed < min(len(self.waiting), self.config.max_num_seqs) and not plan.has_preempted and plan.offer(self.waiting[passed]):
+            sequence = self.waiting[passed]
+            if sequence.group.priority > priority:
+                break
+            if self._is_being_read(sequence):
+                passed += 1
+                continue
+            if not self._make_room(sequence, plan):
                 break
             self.waiting.remove(sequence)
             self._admit(sequence, plan)
+
+    def _is_being_read(self, sequence: Sequence) -> bool:
+        """Whether somebody who is as urgent is reading what this sequence would read next, which would be done twice."""
+        readers = (s for s in self.running if s.num_uncomputed_tokens > 1 and s.group.priority <= sequence.group.priority)
+        if not any(self.blocks.is_reading_for(reader, sequence) for reader in readers):
+            return False
+        if not sequence.has_waited:
+            sequence.has_waited = True
+            self.counters.prefix_waits += 1
+        return True
 
     def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Whether the sequence can start now; less urgent sequences give way to it."""

@@ -39,7 +39,7 @@ class Sequence:
     the gap between `num_tokens` and `num_computed_tokens`.
     """
 
-    __slots__ = ("group", "index", "num_computed_tokens", "num_known_tokens", "seq_id", "status", "token_ids")
+    __slots__ = ("group", "has_waited", "index", "num_computed_tokens", "num_known_tokens", "seq_id", "status", "token_ids")
 
     def __init__(self, seq_id: int, group: SequenceGroup, index: int, token_ids: list[int]) -> None:
         self.seq_id = seq_id
@@ -50,6 +50,8 @@ class Sequence:
         self.num_known_tokens = 0
         """Tokens that were computed at least once, or found computed: below it, work is done again after preemption."""
         self.status = SequenceStatus.WAITING
+        self.has_waited = False
+        """Whether it has waited for somebody else to read the beginning of its prompt."""
 
     @property
     def num_tokens(self) -> int:

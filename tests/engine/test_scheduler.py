@@ -173,6 +173,64 @@ def test_end_tokens_are_banned_until_the_least_length() -> None:
     assert second.changes is None
 
 
+# --- prompts that begin alike ------------------------------------------------------------------------------------------
+
+
+def test_h9_rows_that_start_together_read_their_common_beginning_once() -> None:
+    harness = Harness(num_blocks=100, max_num_seqs=8, max_num_batched_tokens=200)
+    common = list(range(20))
+    groups = [harness.add([*common, 100 + i], max_tokens=3) for i in range(8)]
+    first = harness.step()
+    assert lengths(first) == [21]
+    second = harness.step()
+    assert sorted(lengths(second)) == [1] * 8  # one decodes, seven read their last token
+    harness.run()
+    counters = harness.scheduler.counters
+    assert counters.prefill_tokens == 21 + 7
+    assert counters.prefix_waits == 7
+    assert [group.counters.cached_tokens for group in groups] == [0] + [20] * 7
+
+
+def test_others_pass_whoever_waits_for_a_beginning() -> None:
+    harness = Harness(num_blocks=100, max_num_batched_tokens=12)
+    first = harness.add(range(8), max_tokens=1)
+    alike, other = harness.add([*range(8), 99], max_tokens=1), harness.add([7] * 3, max_tokens=1)
+    assert [row.seq_id for row in harness.step().rows] == [group.sequences[0].seq_id for group in (first, other)]
+    harness.run()
+    assert alike.counters.cached_tokens == 8
+    assert harness.scheduler.counters.prefill_tokens == 8 + 1 + 3
+
+
+def test_nobody_waits_for_a_less_urgent_reader() -> None:
+    harness = Harness(num_blocks=100, max_num_batched_tokens=8)
+    harness.add(range(40), max_tokens=1, priority=5)
+    harness.step()
+    urgent = harness.add([*range(40), 99], max_tokens=1, priority=0)
+    output = harness.step()
+    assert [row.seq_id for row in output.rows] == [urgent.sequences[0].seq_id]
+    harness.run()
+    assert harness.scheduler.counters.prefix_waits == 0
+
+
+def test_nobody_waits_without_a_prefix_cache() -> None:
+    config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=100, max_model_len=64)
+    scheduler = Scheduler(config, BlockManager(BlockPool(50), 4, enable_prefix_caching=False))
+    for name in "ab":
+        scheduler.add(SequenceGroup(name, tuple(range(20)), SamplingParams(), seed=0))
+    assert lengths(scheduler.schedule()) == [20, 20]
+
+
+def test_whoever_waits_goes_on_when_the_reader_is_gone() -> None:
+    harness = Harness(num_blocks=100, max_num_batched_tokens=8)
+    first = harness.add(range(40), max_tokens=1)
+    alike = harness.add([*range(40), 99], max_tokens=1)
+    harness.step()
+    harness.scheduler.abort(first.request_id)
+    assert lengths(harness.step()) == [8]
+    harness.run()
+    assert alike.counters.cached_tokens == 8
+
+
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -378,9 +436,9 @@ def test_identical_prompts_in_one_batch_share_what_the_first_has_computed() -> N
     harness = Harness(num_blocks=30, max_num_seqs=4, max_num_batched_tokens=8)
     groups = [harness.add([1] * 13, max_tokens=2) for _ in range(4)]
     harness.run()
-    # The second starts beside the first's last chunk, and has passed the middle of a block when that is computed.
-    assert [group.counters.cached_tokens for group in groups] == [0, 8, 12, 12]
-    assert [group.counters.prefill_tokens for group in groups] == [13, 5, 1, 1]
+    # The others wait until the first has read all that they have in common.
+    assert [group.counters.cached_tokens for group in groups] == [0, 12, 12, 12]
+    assert [group.counters.prefill_tokens for group in groups] == [13, 1, 1, 1]
 
 
 def test_what_decoding_filled_is_found_by_the_next_turn() -> None:
