@@ -1,7 +1,7 @@
 """What is set, and where: files, environment, defaults.
 
 ```text
-flag  >  environment (CHATPAGED_*)  >  project file (chatpaged.toml)  >  user file (config.toml)  >  default
+flag  >  preset (-p NAME)  >  environment (CHATPAGED_*)  >  project file (chatpaged.toml)  >  user file (config.toml)  >  default
 ```
 
 Flags belong to the command line (`cli/setting_options.py`). Which settings there are says `setting_groups.py`.
@@ -25,6 +25,8 @@ from chatpaged.settings_file import SettingsFile, read_settings_file
 # Kubernetes sets these in every container beside a service that is called chatpaged.
 IGNORED_VARIABLES = ("CHATPAGED_SERVICE_", "CHATPAGED_PORT")
 # What runs code that came with a model is decided each time, by the one who types the command.
+PRESETS = "presets"
+"""The table of presets in a file, which are no settings (`presets.py`)."""
 FLAG_ONLY = {"trust_remote_code": "--trust-remote-code"}
 
 
@@ -61,8 +63,8 @@ class Origin:
     """Where a value comes from.
 
     Attributes:
-        kind: `environment`, `project file`, `user file` or `default`.
-        place: the variable or the path; empty for a default.
+        kind: `preset`, `environment`, `project file`, `user file` or `default`.
+        place: the preset, the variable or the path; empty for a default.
         line: the line in the file, where it is known.
     """
 
@@ -96,13 +98,19 @@ class ResolvedSettings:
 
 
 def resolve_settings(
-    environ: Mapping[str, str], directory: Path, *, with_lines: bool = False, on_problem: Callable[[SettingsError], None] = _refuse
+    environ: Mapping[str, str],
+    directory: Path,
+    *,
+    preset: tuple[str, Mapping[str, Value]] | None = None,
+    with_lines: bool = False,
+    on_problem: Callable[[SettingsError], None] = _refuse,
 ) -> ResolvedSettings:
     """The settings that hold for a command.
 
     Args:
         environ: the environment.
         directory: where the command is run; the project file is looked for from here.
+        preset: the name and the values of the preset that the command line asks for; they rank before the environment.
         with_lines: find out the lines of values in files, for those who want to see them.
         on_problem: is told what is wrong, and may go on without it; else it is raised.
 
@@ -121,6 +129,8 @@ def resolve_settings(
     found = dict(_from_environment(environ, on_problem))
     places = {key: Origin("environment", setting(key).variable) for key in found}
     _put(values, origins, _without_rivals(found, places, on_problem), places)
+    if preset is not None:
+        _put(values, origins, preset[1], dict.fromkeys(preset[1], Origin("preset", preset[0])))
     return ResolvedSettings(_filled(Settings(), values, ""), origins)
 
 
@@ -164,17 +174,18 @@ def _filled(group: Any, values: Mapping[str, Value], prefix: str) -> Any:
 def _from_file(file: SettingsFile, on_problem: Callable[[SettingsError], None]) -> Iterator[tuple[str, Value]]:
     groups = {entry.group for entry in all_settings().values()}
     for key, value in file.values():
-        if value == {} and key in groups:
-            continue  # a head without a body
+        if key.partition(".")[0] == PRESETS or (value == {} and key in groups):
+            continue  # somebody else's, or a head without a body
         try:
-            checked = _checked(key, value)
+            checked = checked_value(key, value)
         except SettingsError as error:
             on_problem(SettingsError(f"{file.path}:{file.line(key)}: {error}"))
             continue
-        yield key, _seen_from(file.path.parent, checked) if key == "model" else checked
+        yield key, seen_from(file.path.parent, checked) if key == "model" else checked
 
 
-def _seen_from(directory: Path, model: Value) -> Value:
+def seen_from(directory: Path, model: Value) -> Value:
+    """A model's name as it is meant in a file of a directory."""
     return os.path.normpath(directory / str(model)) if is_relative(model) else model
 
 
@@ -183,7 +194,12 @@ def is_relative(model: Value) -> bool:
     return str(model).startswith(("./", "../"))
 
 
-def _checked(key: str, value: object) -> Value:
+def checked_value(key: str, value: object) -> Value:
+    """A value from a file, as the setting takes it.
+
+    Raises:
+        SettingsError: there is no such setting, or it takes no such value.
+    """
     try:
         return setting(key).kind.check(value)
     except ValueError as error:

@@ -30,7 +30,7 @@ class SettingsFile:
 
     def values(self) -> Iterator[tuple[str, object]]:
         """Keys with their groups, as in `sampling.top_p`, and values, in the order of the file. A table with nothing in it is a value."""
-        return _flat(self.tables, "")
+        return flat_values(self.tables)
 
     def line(self, key: str) -> int:
         """The line on which the statement that gives `key` its value begins; the number of lines if there is none.
@@ -45,17 +45,18 @@ class SettingsFile:
                 tables = tomllib.loads("\n".join(lines[:count]))
             except tomllib.TOMLDecodeError:
                 continue  # within a value of several lines
-            if any(known == key for known, _ in _flat(tables, "")):
+            if any(known == key for known, _ in flat_values(tables)):
                 return before + 1
             before = count
         return len(lines)
 
 
-def _flat(tables: dict[str, Any], prefix: str) -> Iterator[tuple[str, object]]:
+def flat_values(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Values of nested tables, by their dotted keys."""
     for name, value in tables.items():
         key = prefix + (f'"{name}"' if "." in name else name)  # a quoted name with a dot is another name than a dotted one
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{key}.")
+            yield from flat_values(value, f"{key}.")
         else:
             yield key, value
 
@@ -91,20 +92,31 @@ def write_setting(path: Path, key: str, value: str | float | None, *, mode: int 
         SettingsError: the file is not TOML, or has something else where the setting's group belongs.
         ChatpagedError: the file cannot be written.
     """
+    *groups, name = key.split(".")
+    _change(path, tuple(groups), name, value, mode)
+
+
+def write_table(path: Path, groups: tuple[str, ...], name: str, tables: dict[str, Any] | None, *, mode: int = PRIVATE) -> None:
+    """Puts a table into a file, or takes it out (None); arguments and errors are those of `write_setting`."""
+    _change(path, groups, name, tables, mode)
+
+
+def _change(path: Path, groups: tuple[str, ...], name: str, value: str | float | dict[str, Any] | None, mode: int) -> None:
     import tomlkit  # noqa: PLC0415 - only writing needs it
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
     before = read_settings_file(path)
-    *groups, name = key.split(".")
+    key = ".".join((*groups, name))
     try:
         document = tomlkit.parse(before.text if before is not None else "")
         table: Any = document
         for group in groups:
             if group not in table and value is not None:
-                table[group] = tomlkit.table()
+                # A table of tables needs no head of its own.
+                table[group] = tomlkit.table(is_super_table=isinstance(value, dict))
             table = table[group]
         if value is None:
-            del table[name]
+            table.pop(name, None)
         else:
             table[name] = value
         text = document.as_string()

@@ -37,7 +37,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"setting_groups", "settings_file", "model_names", "hub_progress", "gguf_files", "model_aliases", "model_usage"}),
     frozenset({"hub_cache", "hub_files", "starter_model"}),
     frozenset({"hub", "model_sources"}),
-    frozenset({"session", "store", "settings", "conversation", "model_files", "model_list", "model_removal"}),
+    frozenset({"session", "store", "settings", "presets", "conversation", "model_files", "model_list", "model_removal"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),
 )

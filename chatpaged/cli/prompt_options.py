@@ -11,7 +11,8 @@ import click
 
 from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.documents import join_documents, read_documents
-from chatpaged.cli.setting_options import setting_option
+from chatpaged.cli.presets import complete_presets
+from chatpaged.cli.setting_options import preset_option, setting_option
 from chatpaged.cli.truncation import PLACES
 from chatpaged.errors import InvalidRequestError
 
@@ -28,6 +29,7 @@ _OPTIONS = (
         shell_complete=complete_model_names,
         help="A model directory, GGUF file, hub id (org/name), alias, or 'starter'.  [default: the starter model]",
     ),
+    preset_option(complete_presets),
     setting_option("system", "-s"),
     click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Put a file before the prompt; - is standard input."),
     click.option("--encoding", metavar="NAME", help="Encoding of files and standard input.  [default: found out]"),

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from chatpaged.presets import find_preset
 from chatpaged.setting_groups import EXCLUSIVE, Setting, all_settings
 from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, parse_size
 from chatpaged.settings import ResolvedSettings, resolve_settings, setting
 
 F = TypeVar("F", bound=Callable[..., Any])
 _META = "chatpaged.settings"
+_PRESET = "chatpaged.preset"
 
 
 class SettingsContext(click.Context):
@@ -46,7 +48,10 @@ def settings_of(ctx: click.Context) -> ResolvedSettings:
         SettingsError: a file or variable is wrong.
     """
     if _META not in ctx.meta:
-        ctx.meta[_META] = resolve_settings(os.environ, working_directory())
+        name = ctx.meta.get(_PRESET)
+        preset = find_preset(name, working_directory()) if name is not None else None
+        chosen = (preset.name, preset.values) if preset is not None else None
+        ctx.meta[_META] = resolve_settings(os.environ, working_directory(), preset=chosen)
     found: ResolvedSettings = ctx.meta[_META]
     return found
 
@@ -99,6 +104,18 @@ def _rival_is_given(ctx: click.Context, entry: Setting) -> bool:
     flag = setting(rival).flag if rival is not None else None
     return any(
         flag in param.opts and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE for param in ctx.command.params
+    )
+
+
+def preset_option(complete: Callable[..., Any]) -> Callable[[F], F]:
+    """`-p NAME`: the values of a preset stand in for settings. It is looked at before all options that settings can set."""
+
+    def note(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        del param
+        ctx.meta[_PRESET] = value
+
+    return click.option(
+        "-p", "--preset", metavar="NAME", is_eager=True, expose_value=False, callback=note, shell_complete=complete, help="Use a preset."
     )
 
 
