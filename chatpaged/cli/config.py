@@ -35,9 +35,9 @@ _PROJECT = click.option("--project", is_flag=True, help=f"Change the project's f
 def command() -> None:
     """Show and change settings.
 
-    A flag ranks before a preset (-p NAME), that before an environment variable (CHATPAGED_...), that before the project's file (chatpaged.toml in the current directory,
-    or above it up to the root of the repository), that before the user's file, that before the default. Nothing but 'config set' and
-    'config unset' ever writes settings.
+    A flag ranks before a preset (-p NAME), that before an environment variable (CHATPAGED_...), that before the project's file
+    (chatpaged.toml in the current directory, or above it up to the root of the repository), that before the user's file, that before the
+    default. Nothing but 'config set', 'config unset' and 'presets edit' ever writes settings.
     """
     configure_streams()
 
