@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chatpaged.errors import ChatpagedError, SettingsError
-from chatpaged.paths import replace_file
+from chatpaged.paths import private_dir, replace_file, state_dir
 
 PRIVATE = 0o600
 
@@ -102,13 +102,28 @@ def write_table(path: Path, groups: tuple[str, ...], name: str, tables: dict[str
 
 
 def _change(path: Path, groups: tuple[str, ...], name: str, value: str | float | dict[str, Any] | None, mode: int) -> None:
+    import filelock  # noqa: PLC0415 - only writing needs it
+
+    try:
+        private_dir(state_dir())
+        # Between reading and writing nobody else may write: his change would be lost.
+        with filelock.FileLock(state_dir() / ".settings.lock", mode=PRIVATE):
+            before = read_settings_file(path)
+            text = _changed(path, before.text if before is not None else "", (*groups, name), value)
+            _replace(path, text, mode)
+    except OSError as error:
+        raise ChatpagedError(f"cannot write the settings to {path}: {error.strerror or error}") from error
+
+
+def _changed(path: Path, before: str, keys: tuple[str, ...], value: str | float | dict[str, Any] | None) -> str:
+    """The text of a file with a value put in or taken out."""
     import tomlkit  # noqa: PLC0415 - only writing needs it
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
-    before = read_settings_file(path)
-    key = ".".join((*groups, name))
+    *groups, name = keys
+    key = ".".join(keys)
     try:
-        document = tomlkit.parse(before.text if before is not None else "")
+        document = tomlkit.parse(before)
         table: Any = document
         for group in groups:
             if group not in table and value is not None:
@@ -123,10 +138,7 @@ def _change(path: Path, groups: tuple[str, ...], name: str, value: str | float |
         tomllib.loads(text)
     except (TOMLKitError, tomllib.TOMLDecodeError, TypeError) as error:
         raise SettingsError(f"cannot change {key} in {path}: {error}; edit the file by hand") from error
-    try:
-        _replace(path, text, mode)
-    except OSError as error:
-        raise ChatpagedError(f"cannot write the settings to {path}: {error.strerror or error}") from error
+    return text
 
 
 def _replace(path: Path, text: str, mode: int) -> None:

@@ -146,7 +146,7 @@ def _exists(place: Path) -> bool:
 # --- changing --------------------------------------------------------------------------------------------------------
 
 
-@command.command("set")
+@command.command("set", context_settings={"ignore_unknown_options": True})  # -1 is a value
 @click.argument("key", shell_complete=complete_keys)
 @click.argument("value")
 @_PROJECT

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from chatpaged.setting_groups import all_settings
-from tests.cli.runner import Result, run_inside, run_process
+from tests.cli.runner import COMMAND, Result, run_inside, run_process
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +141,6 @@ def test_set_refuses_before_it_writes(place: Path) -> None:
     config("set", "sampling.temprature", "1").failed(2, "did you mean sampling.temperature?")
     config("set", "trust_remote_code", "true").failed(2, "cannot be set", "--trust-remote-code")
     config("set", "model").failed(2, "VALUE")
-    config("set", "sampling.top_k", "-1").failed(2, "-1")
     assert not user_file(place).exists()
     good("set", "sampling.top_k", "--", "-1")
     good("set", "engine.kv_blocks", "8")
@@ -226,3 +226,21 @@ def test_nothing_else_writes_settings(place: Path) -> None:  # K9
     run_inside("completion", "bash")
     assert sorted(each.name for each in place.iterdir()) == ["home", "repo"]
     assert [each.name for each in (place / "repo").rglob("*") if each.is_file()] == []
+
+
+def test_several_at_once_lose_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    keys = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "max_tokens"]
+    processes = [
+        subprocess.Popen([*COMMAND, "config", "set", f"sampling.{key}", "1"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
+        for key in keys
+    ]
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [(b"", 0)] * len(keys)
+    text = (tmp_path / "config/chatpaged/config.toml").read_text()
+    assert [key for key in keys if f"{key} = 1" not in text] == []
+
+
+def test_negative_values_are_no_options() -> None:
+    assert config("set", "sampling.presence_penalty", "-1").status == 0
+    assert config("show", "sampling.presence_penalty").out == "-1.0\n"
+    config("set", "sampling.top_k", "5", "--projct").failed(2, "--projct")
