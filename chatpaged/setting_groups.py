@@ -47,7 +47,7 @@ class SamplingSettings:
         None, Number(minimum=0, maximum=1), "Drop tokens less likely than this share of the most likely one.", unset="the model's"
     )
     repetition_penalty: float | None = _setting(
-        None, Number(minimum=0, maximum=10, above=True), "Above 1 makes tokens of prompt and answer less likely.", unset="the model's"
+        None, Number(minimum=0.01, maximum=10), "Above 1 makes tokens of prompt and answer less likely.", unset="the model's"
     )
     presence_penalty: float | None = _setting(
         None, Number(minimum=-2, maximum=2), "Taken off the score of each token the answer has used.", unset="0"

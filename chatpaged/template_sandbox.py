@@ -27,6 +27,7 @@ MAX_SECONDS = 5.0
 MAX_CHARACTERS = 2**26  # and as much again as the messages have, a few times over
 _MAX_VALUE = 2**24
 _MAX_ITEMS = 2**21  # of lists in lists: far more than a conversation has
+_MAX_COST = 2**10  # that one list, which may hold whole messages, is charged with
 _HUGE = 2**62
 # Methods and filters whose result can be as long as the product of what they are given.
 _GROWING = frozenset({"center", "expandtabs", "format", "format_map", "indent", "join", "ljust", "replace", "rjust", "wordwrap", "zfill"})
@@ -73,6 +74,24 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
             self.write(", ")
         self.write("))")
 
+    def visit_List(self, node: jinja2.nodes.List, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
+        self.write("environment.measured(")
+        super().visit_List(node, frame)
+        self.write(")")
+
+    def visit_Dict(self, node: jinja2.nodes.Dict, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
+        self.write("environment.measured(")
+        super().visit_Dict(node, frame)
+        self.write(")")
+
+    def visit_Tuple(self, node: jinja2.nodes.Tuple, frame: jinja2.compiler.Frame) -> None:  # noqa: N802
+        if node.ctx != "load":  # names that something is unpacked into
+            super().visit_Tuple(node, frame)
+            return
+        self.write("environment.measured(")
+        super().visit_Tuple(node, frame)
+        self.write(")")
+
 
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The dialect, without access to anything outside."""
@@ -102,6 +121,16 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for item in items:
             self.budget.spend(toll)
             yield item
+
+    def measured(self, value: Any) -> Any:
+        """A list, tuple or dict as it is written in a template.
+
+        Lists that hold one another several times over are small, but to compare or search them takes time without end.
+        """
+        size = _size(value)
+        _check(size < _HUGE)
+        self.budget.spend(min(size, _MAX_COST))
+        return value
 
     def concatenate(self, parts: tuple[object, ...]) -> str:
         """What the operator `~` does."""
@@ -135,6 +164,8 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return result
 
     def _pay_for(self, result: object) -> None:
+        if isinstance(result, dict):
+            self.measured(result)
         if isinstance(result, str | list | tuple):
             self.budget.spend(len(result))
 

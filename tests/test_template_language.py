@@ -11,6 +11,11 @@ from chatpaged.errors import InvalidRequestError
 from chatpaged.template_language import TemplateProgram, TemplateRefusalError, one_line, parse_template_argument
 
 DOUBLING = "{% set x = 'aaaaaaaa' %}"
+# Small, and without end for whoever looks into each of its parts.
+TANGLED = (
+    "{% set a = namespace(x=[1]) %}{% set b = namespace(x=[1]) %}"
+    "{% for i in range(40) %}{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}"
+)
 HOSTILE = [
     "{{ 'a' * 10**10 }}",
     "{{ 'a' * 10000000000 }}",
@@ -47,6 +52,12 @@ HOSTILE = [
     "{% set x = {'a': 1} %}" + "{% set x = {1: x, 2: x, 3: x, 4: x, 5: x, 6: x, 7: x, 8: x} %}" * 30 + "{{ x }}",
     "{% set y %}{% for i in range(100000) %}" + "x" * 100000 + "{% endfor %}{% endset %}",
     "{% for i in range(100000) %}" + "x" * 100000 + "{% endfor %}",
+    TANGLED + "{{ a.x == b.x }}",
+    TANGLED + "{{ a.x != b.x }}{{ a.x < b.x }}",
+    TANGLED + "{{ a.x in [b.x] }}{{ [a.x, b.x] | unique | list }}{{ [a.x, b.x] | sort }}",
+    TANGLED.replace("[a.x, a.x]", "(a.x, a.x)").replace("[b.x, b.x]", "(b.x, b.x)") + "{{ a.x == b.x }}",
+    TANGLED.replace("[a.x, a.x]", "dict(p=a.x, q=a.x)").replace("[b.x, b.x]", "dict(p=b.x, q=b.x)") + "{{ a.x == b.x }}",
+    TANGLED.replace("[a.x, a.x]", "{1: a.x, 2: a.x}").replace("[b.x, b.x]", "{1: b.x, 2: b.x}") + "{{ a.x == b.x }}",
     "{{ lipsum(n=100000) }}",
     "{{ ''.__class__.__mro__ }}",
 ]
@@ -96,6 +107,8 @@ def test_templates_that_cannot_be_compiled(source: str) -> None:
         ("{% for i in nothing %}x{% else %}none{% endfor %}", "none"),
         ("{% for a, b in {'x': 1}.items() recursive %}{{ a }}{{ b }}{% endfor %}", "x1"),
         ("{% for i in range(5) if i is odd %}{{ loop.previtem }}{{ i }}{{ loop.nextitem }} {% endfor %}", "13 13 "),
+        ("{% set a, b = (1, [2, 3]) %}{{ a }}{{ b[1] }}{% for k, v in [(1, {'x': 2})] %}{{ k }}{{ v.x }}{% endfor %}", "1312"),
+        ("{{ [text, text] | length }}{{ {'a': text}['a'] | length }}{{ (text,) == (text,) }}", "25000000True"),
         ("{{ [3, 1, 2] | sort | join(', ') }}{{ {'b': 1} | dictsort }}", "1, 2, 3[('b', 1)]"),
     ],
 )

@@ -16,9 +16,9 @@ from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.prompt_options import PromptOptions, check_text, prompt_options
 from chatpaged.cli.sampling_options import effective_sampling, given_sampling, sampling_options, with_defaults
 from chatpaged.cli.setting_options import SettingsCommand
-from chatpaged.cli.signals import Interrupted, leaving_at_once
+from chatpaged.cli.signals import Interrupted, dying, leaving_at_once
 from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
-from chatpaged.cli.truncation import cut_text
+from chatpaged.cli.truncation import check_length, cut_text
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, PromptTooLongError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # An answer needs room: of a prompt that is cut, so many tokens are left to it unless --max-tokens says otherwise.
 _ROOM_FOR_ANSWER = 512
+_LONG_TEXT = 1_000_000
 _RESERVED = {"schema": "structured output", "lora": "adapters"}
 
 
@@ -64,7 +65,8 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     for note in notes:
         status.note(note)
     model = _open_model(asked, status, trust_remote_code=config.trust_remote_code)
-    rendered = _render(model, asked, text, given, config, status)
+    with dying():  # long texts take seconds to encode
+        rendered = _render(model, asked, text, given, config, status)
     params = with_defaults(given, model.sampling_defaults())
     if view.dry_run:
         _show_prompt(rendered, params, as_json=view.as_json)
@@ -101,6 +103,8 @@ def _check_sampling(given: dict[str, Any], view: ViewOptions) -> None:
     SamplingParams(**given)
     for text in given.get("stop", ()):
         check_text(text)
+    if view.raw and given.get("n", 1) > 1:
+        raise InvalidRequestError("--raw writes the characters of one answer; several of them are told apart with --json")
     if "logprobs" in given and not view.as_json:
         raise InvalidRequestError("--logprobs are told with --json only")
 
@@ -179,8 +183,10 @@ def _render(model: Model, asked: PromptOptions, text: str, given: dict[str, Any]
     def render(content: str) -> RenderedPrompt:
         return asked.render(content, model.tokenizer, model.template)
 
+    context = model.context(config) if asked.truncate is not None or len(text) > _LONG_TEXT else None
+    if asked.truncate is None and context is not None:
+        check_length(text, model.tokenizer, context)
     if asked.truncate is not None:
-        context = model.context(config)
         rooms = [context] if context is not None else []
         rooms += [config.kv_blocks * config.block_size] if config.kv_blocks is not None else []
         if rooms:
@@ -191,6 +197,8 @@ def _render(model: Model, asked: PromptOptions, text: str, given: dict[str, Any]
             if cut.num_cut:
                 status.note(f"left out {cut.num_cut} tokens from the {asked.truncate} of the prompt, which has to fit {limit}")
     rendered = render(text)
+    if text.strip() not in rendered.text:
+        status.note("the chat template leaves out what you ask; is it one for chats?")
     if rendered.system_merged:
         status.note("this model's chat template has no system prompt; it was put before the first message")
     return rendered

@@ -10,12 +10,14 @@ from pathlib import Path
 from chatpaged.errors import InvalidRequestError
 
 STDIN = "-"
-_MAX_BYTES = 100_000_000
+_MAX_BYTES = 50_000_000
 _HEAD = 8192
 _WIDE_SHARE = 0.7
 _STRAY_SHARE = 0.1
 _STRAY_ZEROS = 8
 _ENOUGH_TO_GUESS = 64
+_WESTERN_SHARE = 0.4
+_WESTERN_MARKS = bytes.fromhex("80828485 8b919293 94959697 999ba0a1 a3a7a9ab aeb0b7bb bf").decode("cp1252")  # quotes, dashes, signs
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -76,14 +78,13 @@ def join_documents(documents: list[Document]) -> str:
 
 
 def _read_file(name: str, encoding: str | None) -> Document:
-    path = Path(name).expanduser()
     try:
-        with path.open("rb") as file:
+        with Path(name).expanduser().open("rb") as file:
             head = file.read(_HEAD)
             _refuse_binary(name, head)
             data = head + file.read(_MAX_BYTES)
     except OSError as error:
-        raise InvalidRequestError(f"cannot read {name}: {error.strerror or error}") from error
+        raise InvalidRequestError(f"cannot read {name!r}: {error.strerror or error}") from error
     except (ValueError, RuntimeError) as error:  # a name with NUL in it, a home that does not exist
         raise InvalidRequestError(f"cannot read {name!r}: {error}") from error
     return _document(name, data, encoding)
@@ -142,7 +143,7 @@ def _find_encoding(name: str, data: bytes) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         if num_zeros:
             raise binary from error
-        guess = _guess(data) if error.reason != "unexpected end of data" else None
+        guess = _guess(data, cut_short=error.reason == "unexpected end of data" and error.start < len(data) - 1)
         if guess is None:
             at = f"byte {data[error.start]:#04x} at {error.start}"
             raise InvalidRequestError(f"{name} is not UTF-8 text ({at}); name its --encoding, such as latin-1") from error
@@ -158,13 +159,28 @@ def _wide_encoding(data: bytes) -> str | None:
     return "utf-16-be" if evens > odds else "utf-16-le"
 
 
-def _guess(data: bytes) -> str | None:
+def _looks_western(data: bytes) -> bool:
+    """Whether bytes read as cp1252 are words with an accent here and there. Other alphabets would be nothing but accents."""
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        return False
+    signs = [character for character in text if character > "\x7f" and not character.isalpha()]
+    letters = [character for character in text if character.isalpha()]
+    num_accented = sum(character > "\x7f" for character in letters)
+    return all(sign in _WESTERN_MARKS for sign in signs) and num_accented <= max(1, len(letters) * _WESTERN_SHARE)
+
+
+def _guess(data: bytes, *, cut_short: bool) -> str | None:
     """The encoding of bytes that are not UTF-8; None where a guess would be worth nothing."""
-    if any(character > "\x7f" for character in data.decode("utf-8", errors="ignore")):
+    beyond_ascii = [character for character in data.decode("utf-8", errors="replace") if character > "\x7f"]
+    num_bad = beyond_ascii.count("\ufffd")
+    if cut_short or len(beyond_ascii) - num_bad > num_bad:
         return None  # UTF-8 that is damaged
+    if _looks_western(data):
+        return "cp1252"
     if len(data) < _ENOUGH_TO_GUESS:
-        western = data.decode("cp1252", errors="replace")
-        return "cp1252" if "\ufffd" not in western and all(c.isprintable() or c.isspace() for c in western) else None
+        return None
     import charset_normalizer
 
     best = charset_normalizer.from_bytes(data).best()

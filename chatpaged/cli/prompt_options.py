@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -104,7 +105,7 @@ class PromptOptions:
         from chatpaged.chat_template import ChatTemplate
 
         if self.template is not None:
-            return ChatTemplate.from_file(self.template.expanduser(), tokenizer)
+            return ChatTemplate.from_file(Path(os.path.expanduser(self.template)), tokenizer)
         return ChatTemplate.from_directory(directory, tokenizer)
 
     def render(self, text: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> RenderedPrompt:

@@ -52,7 +52,17 @@ def leaving_at_once() -> Iterator[None]:
         raise_interrupted()
 
 
-def _handle(handler: _Handler) -> None:
+@contextmanager
+def dying() -> Iterator[None]:
+    """Within, such a signal kills the process, also in the middle of a long call that Python knows nothing of."""
+    _handle(signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        raise_interrupted()
+
+
+def _handle(handler: _Handler | signal.Handlers) -> None:
     for name in _STATUS:
         number = getattr(signal, name, None)
         # What is ignored stays ignored: that is how a shell protects jobs in the background.

@@ -11,6 +11,7 @@ MAX_SEED = 2**63 - 1
 MAX_SAMPLES = 1024
 MAX_LOGPROBS = 100
 MAX_PENALTY = 2.0
+MIN_REPETITION_PENALTY = 0.01
 MAX_REPETITION_PENALTY = 10.0
 MAX_BIAS = 100.0
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -93,14 +94,15 @@ class SamplingParams:
             raise InvalidRequestError(f"seed must be between 0 and {MAX_SEED}, not {self.seed}")
         if not 1 <= self.n <= MAX_SAMPLES:
             raise InvalidRequestError(f"n must be between 1 and {MAX_SAMPLES}, not {self.n}")
+        if self.seed is not None and self.seed + self.n - 1 > MAX_SEED:
+            raise InvalidRequestError(f"the seeds of {self.n} samples from {self.seed} on are beyond {MAX_SEED}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise InvalidRequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, not {self.logprobs}")
 
     def _check_penalties(self) -> None:
-        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
-            raise InvalidRequestError(
-                f"repetition_penalty must be above 0 and at most {MAX_REPETITION_PENALTY:g}, not {self.repetition_penalty}"
-            )
+        if not MIN_REPETITION_PENALTY <= self.repetition_penalty <= MAX_REPETITION_PENALTY:
+            allowed = f"between {MIN_REPETITION_PENALTY:g} and {MAX_REPETITION_PENALTY:g}"
+            raise InvalidRequestError(f"repetition_penalty must be {allowed}, not {self.repetition_penalty}")
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             if not -MAX_PENALTY <= value <= MAX_PENALTY:

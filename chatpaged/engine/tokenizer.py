@@ -209,6 +209,11 @@ class Tokenizer:
         return self._tokenizer.id_to_token(token_id) or ""
 
     @cached_property
+    def longest_piece(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(piece.encode()) for piece in self._tokenizer.get_vocab(with_added_tokens=True))
+
+    @cached_property
     def is_byte_level(self) -> bool:
         """Whether the vocabulary spells bytes as printable characters, as GPT-2's does."""
         return "ByteLevel" in repr(self._tokenizer.decoder)

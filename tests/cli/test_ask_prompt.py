@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chatpaged.engine.tokenizer import Tokenizer
 from tests.cli.runner import Result, Stream, run_inside, run_process, run_shell
 
 pytestmark = pytest.mark.starter
@@ -174,6 +175,7 @@ def test_control_tokens_in_files_are_text(tmp_path: Path) -> None:  # A3
     assert (ids.count(1), ids.count(2)) == (3, 2)
 
 
+POLISH = "Wszyscy ludzie rodzą się wolni i równi pod względem swej godności i swych praw. " * 3
 WEST = "Größe über alles, schöne Grüße aus München und anderen Städten wünscht Jürgen. "
 
 
@@ -186,7 +188,13 @@ WEST = "Größe über alles, schöne Grüße aus München und anderen Städten w
         ("hello there".encode("utf-16-le"), "hello there", "utf-16-le"),
         ("hello there".encode("utf-16-be"), "hello there", "utf-16-be"),
         ("Grüße".encode("latin-1"), "Grüße", "cp1252"),
-        (WEST.encode("latin-1"), WEST, "cp1250"),
+        (WEST.encode("latin-1"), WEST, "cp1252"),
+        (b"caf\xe9", "café", "cp1252"),
+        (("naïve “Straße” … " * 20).encode("cp1252"), "naïve “Straße” … " * 20, "cp1252"),
+        (("a" * 2000 + "é" + "b" * 500).encode("cp1252"), "a" * 2000 + "é" + "b" * 500, "cp1252"),
+        (POLISH.encode("cp1250"), POLISH, "cp1250"),
+        (("Привет, мир! Как дела? " * 5).encode("cp1251"), "Привет, мир! Как дела? " * 5, "cp1251"),
+        (("日本語のテキストです。これは長い文章です。" * 3).encode("shift_jis"), "日本語のテキストです。これは長い文章です。" * 3, "cp932"),
     ],
 )
 def test_encodings_are_found_out(tmp_path: Path, data: bytes, text: str, encoding: str) -> None:
@@ -240,6 +248,13 @@ def test_terminal_escapes_in_files_are_shown_as_symbols(tmp_path: Path) -> None:
     assert "a␛]0;title␇b" in run_inside("ask", "--dry-run", "-f", str(file), out=out).out
 
 
+def test_a_template_that_leaves_out_the_question_is_told(tmp_path: Path) -> None:
+    template = tmp_path / "no.jinja"
+    template.write_text("no messages at all")
+    result = dry("--template", str(template), "MY QUESTION")
+    assert (result.status, result.err) == (0, "chatpaged: the chat template leaves out what you ask; is it one for chats?\n")
+
+
 # --- what does not fit ---------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +269,12 @@ def test_d1_a_prompt_is_cut_only_where_the_user_says_so(place: str, kept: list[s
     assert f"[... {told[1]} tokens left out ...]" in result.json["prompt"]
     assert [word for word in ("START", "END") if word in result.json["prompt"]] == kept
     assert dry("--truncate", place, "--quiet", text).err == ""
+
+
+def test_a_text_far_too_long_is_refused_without_being_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokenizer, "encode_parts", lambda *_: pytest.fail("encoded"))
+    dry(stdin=b"some words " * 4_000_000).failed(4, "far too long", "> 8192")
+    dry(stdin=b"some words " * 5_000_000).failed(2, "larger than 50 MB")
 
 
 def test_a_prompt_that_fits_is_not_cut() -> None:
@@ -298,6 +319,11 @@ def test_invalid_utf8() -> None:
         (["--lora", "a"], ["--lora", "adapters", "not there yet"]),
         (["--json", "-x"], ["--json", "--extract"]),
         (["--json", "--raw"], ["--json", "--raw"]),
+        (["--raw", "-n", "2"], ["--raw", "--json"]),
+        (["--seed", str(2**63 - 1), "-n", "2"], ["seeds of 2 samples"]),
+        (["-f", "~nouser/x"], ["cannot read '~nouser/x'", "home directory"]),
+        (["-f", ""], ["cannot read ''"]),
+        (["--repetition-penalty", "1e-300"], ["--repetition-penalty"]),
         (["--raw-prompt", "--prefill", "x"], ["--raw-prompt", "--prefill"]),
         (["--template-arg", "x"], ["'x'", "name=value"]),
         (["--template", "/no/such/file"], ["/no/such/file", "No such file"]),

@@ -83,6 +83,8 @@ def test_a_model_recommends_its_sampling(configuration: dict[str, Any], temperat
         ({"min_p": -0.1}, "min_p"),
         ({"min_p": float("nan")}, "min_p"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
+        ({"seed": MAX_SEED, "n": 2}, "seeds of 2 samples"),
         ({"repetition_penalty": 11}, "repetition_penalty"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty"),

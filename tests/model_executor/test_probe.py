@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.models.llama import modeling_llama
 
@@ -18,7 +20,7 @@ from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.errors import ModelError
 from tests.model_executor.architectures import ARCHITECTURES, REFUSED, build_config
 from tests.model_executor.architectures import WINDOW as ARCHITECTURES_WINDOW
-from tests.model_executor.harness import load
+from tests.model_executor.harness import load, make_engine
 from tests.model_executor.logits import TOLERANCE, computed, error, reference, save
 from tests.model_executor.tiny_models import _SIZES as SIZES
 from tests.model_executor.tiny_models import WINDOW, save_model
@@ -213,3 +215,13 @@ def test_too_little_memory_is_no_reason_to_refuse_a_model(llama: HFModel) -> Non
     llama._model.model.layers[1].mlp.forward = fail
     with pytest.raises(torch.OutOfMemoryError):
         llama.geometry()
+
+
+def test_weights_that_are_not_numbers_are_called_damaged(model_directory: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(model_directory("llama"), tmp_path / "nan")
+    weights = load_file(tmp_path / "nan/model.safetensors")
+    weights["model.norm.weight"].fill_(torch.nan)
+    save_file(weights, tmp_path / "nan/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM computes no numbers .*: damaged weights") as raised:
+        make_engine(tmp_path / "nan")
+    assert "docs/models.md" not in str(raised.value)

@@ -48,6 +48,10 @@ class _Layer:
     mask: int | None
 
 
+class _NoNumbersError(Exception):
+    """The model's logits are not numbers."""
+
+
 class _EnoughError(Exception):
     """All masks are known: the rest of the pass is not needed."""
 
@@ -142,6 +146,9 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
             _check_tokens(forward, probe, device)
     except torch.OutOfMemoryError:
         raise
+    except _NoNumbersError as error:
+        name = type(model).__name__
+        raise ModelError(f"this {name} computes no numbers (NaN or infinity): damaged weights, or a --dtype that is too narrow") from error
     except Exception as error:  # whatever a model's own code makes of being run like this
         if device.type == "meta" and not isinstance(error, ModelError):
             raise RuntimeError(f"{type(model).__name__} cannot be looked at without its weights") from error
@@ -257,6 +264,8 @@ def _are_apart(forward: _Forward, probe: _Probe, first: int, last: int, device: 
     positions = torch.tensor([0, last, last], device=device)
     with forward_context(probe):
         logits = forward(tokens, positions, torch.tensor([1, 2], device=device))
+    if not bool(logits.isfinite().all()):
+        raise _NoNumbersError
     if len(logits) != 2:
         raise ModelError("it does not give the logits of just the tokens that it is asked for")
     return all(_almost_equal(tensor[-2], tensor[-1]) for tensor in (logits, *probe.tensors()))
