@@ -23,7 +23,7 @@ DOCUMENTED = [
     ),
     (
         '{"custom_id": "request-2", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-3.5-turbo-0125", "messages": '
-        '[{"role": "system", "content": "You are an unhelpful assistant."},{"role": "user", "content": "Hello world!"}],"max_tokens": 1000}}'
+        '[{"role": "system", "content": "You are an unhelpful assistant."},{"role":"user", "content": "Hello world!"}],"max_tokens": 1000}}'
     ),
 ]
 

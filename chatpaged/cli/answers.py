@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chatpaged.errors import ModelError
 
 if TYPE_CHECKING:
-    from chatpaged.engine.outputs import Completion, RequestMetrics, TokenLogprobs
+    from chatpaged.engine.outputs import Completion, RequestMetrics
     from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.messages import RenderedPrompt
 
@@ -83,19 +83,9 @@ def _answer(done: Completion, seed: int, tokenizer: Tokenizer) -> dict[str, Any]
 
 
 def _logprobs(done: Completion, tokenizer: Tokenizer) -> dict[str, Any]:
-    return {"logprobs": [_token(report, tokenizer) for report in done.logprobs]} if done.logprobs else {}
+    from chatpaged.token_reports import token_report
 
-
-def _token(report: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
-    top = [_named(token_id, logprob, tokenizer) for token_id, logprob in report.top]
-    return {**_named(report.token_id, report.logprob, tokenizer), "top_logprobs": top}
-
-
-def _named(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
-    from chatpaged.engine.token_bytes import token_bytes
-
-    raw = token_bytes(token_id, tokenizer)
-    return {"token": raw.decode("utf-8", errors="replace"), "token_id": token_id, "logprob": logprob, "bytes": list(raw)}
+    return {"logprobs": [token_report(report, tokenizer) for report in done.logprobs]} if done.logprobs else {}
 
 
 def stats_of(metrics: RequestMetrics) -> str:
