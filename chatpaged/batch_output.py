@@ -28,7 +28,7 @@ _USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens")
 _FIGURES = tuple(field.name for field in fields(RequestMetrics) if field.name not in _USAGE)
 # OpenAI's clients know no others. What goes round in circles has not come to its end either.
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.REPETITION: "length"}
-_ID = re.compile(r"batch_req_([1-9][0-9]*)")
+_ID = re.compile(r"batch_req_([1-9][0-9]{0,9})")
 
 
 @dataclass(frozen=True, slots=True)
