@@ -71,16 +71,18 @@ class RowReader:
         bytes_read: how far it has come.
     """
 
-    def __init__(self, stream: BinaryIO, *, text: bool = False, models: Sequence[str] = ()) -> None:
+    def __init__(self, stream: BinaryIO, *, text: bool = False, raw: bool = False, models: Sequence[str] = ()) -> None:
         """Makes a reader.
 
         Args:
             stream: the input.
             text: each line is a prompt.
+            raw: a prompt outside of messages goes to the model as it is, as that of a completion.
             models: names of the model that is loaded, of which a row may give one; without any, it may give what it likes.
         """
         self._stream = stream
         self._text = text
+        self._raw = raw
         self._models = models
         self._ids: set[int] = set()
         self.num_streams = 0
@@ -114,7 +116,7 @@ class RowReader:
         name = f"line-{number}"
         try:
             if self._text:
-                row: BatchRow | BadRow = BatchRow(number, name, (ChatMessage("user", _decode(line).rstrip("\r\n")),))
+                row: BatchRow | BadRow = BatchRow(number, name, self._prompt(_decode(line).rstrip("\r\n")))
             else:
                 fields = _parse(line)
                 name = _id_of(fields, name)
@@ -140,10 +142,22 @@ class RowReader:
             url, fields = _unpacked(fields)
             check_names(fields, _CHAT_FIELDS if url == CHAT else _COMPLETION_FIELDS, "body")
         self._check_model(fields.get("model"))
-        prompt = _raw(fields.get("prompt")) if url == COMPLETION else _chat(fields)
-        row = BatchRow(number, name, prompt, sampling_of(fields))
+        row = BatchRow(number, name, self._prompt_of(fields, url), sampling_of(fields))
         self.num_streams += fields.get(STREAM) is True
         return row
+
+    def _prompt_of(self, fields: Mapping[str, Any], url: str) -> str | tuple[ChatMessage, ...]:
+        prompt, messages = fields.get("prompt"), fields.get("messages")
+        if url == COMPLETION:
+            return _checked(prompt)
+        if messages is None and prompt is None:
+            raise InvalidRequestError("the row has neither prompt nor messages")
+        if messages is not None and prompt is not None:
+            raise InvalidRequestError("the row has both prompt and messages; give one")
+        return messages_of(messages) if messages is not None else self._prompt(_checked(prompt))
+
+    def _prompt(self, text: str) -> str | tuple[ChatMessage, ...]:
+        return text if self._raw else (ChatMessage("user", text),)
 
     def _check_model(self, model: object) -> None:
         if model is None or not self._models:
@@ -217,7 +231,7 @@ def _unpacked(fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return url, body
 
 
-def _raw(prompt: object) -> str:
+def _checked(prompt: object) -> str:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]  # as OpenAI's own client sends a single one
     if prompt is None:
@@ -227,12 +241,3 @@ def _raw(prompt: object) -> str:
     if not prompt:
         raise InvalidRequestError("empty prompt")
     return prompt
-
-
-def _chat(fields: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    prompt, messages = fields.get("prompt"), fields.get("messages")
-    if messages is None and prompt is None:
-        raise InvalidRequestError("the row has neither prompt nor messages")
-    if messages is not None and prompt is not None:
-        raise InvalidRequestError("the row has both prompt and messages; give one")
-    return messages_of(messages) if messages is not None else (ChatMessage("user", _raw(prompt)),)

@@ -7,7 +7,8 @@ ChatpagedError             1  failed while running
 ├── SettingsError          2  a settings file or an environment variable that is wrong
 ├── ModelError             3  the model cannot be found, read or supported
 ├── PromptTooLongError     4  the input does not fit the context or the KV pool
-└── MemoryBudgetError      5  not enough memory, found out before allocating
+├── MemoryBudgetError      5  not enough memory, found out before allocating
+└── BatchError             6  a batch has come to its end, but rows of it have failed
 ```
 
 Messages are one line: what is wrong, with numbers, and what to do. Bugs of our own are `RuntimeError` and keep their traceback.
@@ -56,3 +57,9 @@ class MemoryBudgetError(ChatpagedError):
     """Weights or KV pool would not fit the memory that is free."""
 
     exit_code = 5
+
+
+class BatchError(ChatpagedError):
+    """A batch has come to its end, and some of its rows have failed: the output says which and why."""
+
+    exit_code = 6

@@ -18,7 +18,12 @@ from tests.cli.scripted_model import make_model
 
 
 def line(number: int, *, ok: bool = True) -> bytes:
-    row = {"id": f"batch_req_{number}", "custom_id": f"line-{number}", "response": {} if ok else None, "error": None if ok else {}}
+    row: dict[str, object] = {
+        "id": f"batch_req_{number}",
+        "custom_id": f"line-{number}",
+        "response": {} if ok else None,
+        "error": None if ok else {},
+    }
     return json.dumps(row).encode() + b"\n"
 
 

@@ -194,7 +194,7 @@ def test_identical_rows_that_fill_their_blocks(max_num_seqs: int) -> None:  # B6
 
     def script(row: ScheduledRow, sample: SampleRow) -> int:
         seen.append(len(row.token_ids))
-        return HELLO[sample.position]
+        return int(HELLO[sample.position])
 
     batch = Batch(script, max_num_seqs=max_num_seqs)
     filled = 48 - (1 + len("user\n") + 2 + 1 + len("assistant\n"))

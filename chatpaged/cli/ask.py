@@ -64,7 +64,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     status = Status(quiet=view.quiet)
     for note in notes:
         status.note(note)
-    model = _open_model(asked, status, trust_remote_code=config.trust_remote_code)
+    model = open_model(asked, status, trust_remote_code=config.trust_remote_code)
     with dying():  # long texts take seconds to encode
         rendered = _render(model, asked, text, given, config, status)
     params = with_defaults(given, model.sampling_defaults())
@@ -72,7 +72,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
         _show_prompt(rendered, params, as_json=view.as_json)
         return
     model.check_fits(rendered, config, can_cut=asked.truncate is None)
-    _tell_ignored(model.sampling_defaults(), status)
+    tell_ignored(model.sampling_defaults(), status)
     shown = AnswerView(view, params.n, prefill="" if rendered.in_reasoning else rendered.prefill)
     with model.load(config, status) as llm:
         answers = run_request(llm, rendered, params, shown.show, split_reasoning=not asked.raw_prompt)
@@ -165,7 +165,8 @@ class Model:
         return llm
 
 
-def _open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool) -> Model:
+def open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool) -> Model:
+    """Finds the model, fetches it if need be, and reads its text side."""
     from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.model_files import resolve_model
 
@@ -204,7 +205,8 @@ def _render(model: Model, asked: PromptOptions, text: str, given: dict[str, Any]
     return rendered
 
 
-def _tell_ignored(defaults: GenerationDefaults, status: Status) -> None:
+def tell_ignored(defaults: GenerationDefaults, status: Status) -> None:
+    """Says what of the model's recommendation is not followed."""
     if defaults.ignored:
         status.note(f"the model recommends {', '.join(defaults.ignored)}, which is not supported and left out")
 

@@ -25,6 +25,7 @@ USAGE = 2
 # Name: (module, one line of help). Modules are imported only when their command is called.
 COMMANDS = {
     "ask": ("chatpaged.cli.ask", "Answer one prompt on standard output."),
+    "batch": ("chatpaged.cli.batch", "Answer many prompts from a file or a pipe."),
     "presets": ("chatpaged.cli.presets", "List, show and edit presets of settings."),
     "config": ("chatpaged.cli.config", "Show and change settings."),
     "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,10 +20,10 @@ from chatpaged.errors import InvalidRequestError
 if TYPE_CHECKING:
     from chatpaged.chat_template import ChatTemplate
     from chatpaged.engine.tokenizer import Tokenizer
-    from chatpaged.messages import RenderedPrompt
+    from chatpaged.messages import ChatMessage, RenderedPrompt
 
 F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS = (
+_MODEL = (
     click.option(
         "-m",
         "--model",
@@ -32,13 +32,19 @@ _OPTIONS = (
     ),
     preset_option(complete_presets),
     setting_option("system", "-s"),
+)
+_DOCUMENTS = (
     click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Put a file before the prompt; - is standard input."),
     click.option("--encoding", metavar="NAME", help="Encoding of files and standard input.  [default: found out]"),
+)
+_TEMPLATE = (
     click.option("--template", type=click.Path(path_type=Path), help="A chat template to use in place of the model's."),
     click.option(
         "--template-arg", "template_args", multiple=True, metavar="NAME=VALUE", help="Give the template a value, as enable_thinking=false."
     ),
     click.option("--raw-prompt", is_flag=True, help="Give the text to the model as it is, without a chat template."),
+)
+_ONE_ANSWER = (
     click.option("--prefill", default="", metavar="TEXT", help="Begin the answer with this text."),
     click.option("--truncate", type=click.Choice(PLACES), help="Leave out this part of a prompt that does not fit."),
 )
@@ -46,7 +52,14 @@ _OPTIONS = (
 
 def prompt_options(function: F) -> F:
     """Adds the options that `PromptOptions.take` takes."""
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_MODEL, *_DOCUMENTS, *_TEMPLATE, *_ONE_ANSWER)):
+        function = option(function)
+    return function
+
+
+def rows_prompt_options(function: F) -> F:
+    """Adds those of them that make sense for many prompts; `PromptOptions.take_for_rows` takes them."""
+    for option in reversed((*_MODEL, *_TEMPLATE)):
         function = option(function)
     return function
 
@@ -84,6 +97,12 @@ class PromptOptions:
             check_text(text)
         return taken
 
+    @classmethod
+    def take_for_rows(cls, options: dict[str, Any]) -> PromptOptions:
+        """Takes them where there are no documents and no single answer. See `take`."""
+        options |= {"files": (), "encoding": None, "prefill": "", "truncate": None}
+        return cls.take(options)
+
     def text(self, words: tuple[str, ...]) -> tuple[str, list[str]]:
         """The user's text: documents first, so that whatever is asked about them, their blocks are shared; then the question.
 
@@ -117,13 +136,19 @@ class PromptOptions:
         """
         from chatpaged.engine.prompts import render_prompt
         from chatpaged.messages import ChatMessage
-        from chatpaged.template_language import parse_template_argument
 
         if self.raw_prompt:
             return render_prompt(text, tokenizer, template)
-        messages = [ChatMessage("user", text)]
-        if self.system is not None:
-            messages.insert(0, ChatMessage("system", self.system))
+        return self.render_messages([ChatMessage("user", text)], tokenizer, template)
+
+    def render_messages(self, messages: Sequence[ChatMessage], tokenizer: Tokenizer, template: ChatTemplate | None) -> RenderedPrompt:
+        """A conversation as a prompt. The system prompt stands at its beginning, where it has none of its own. Errors as for `render`."""
+        from chatpaged.engine.prompts import render_prompt
+        from chatpaged.messages import ChatMessage
+        from chatpaged.template_language import parse_template_argument
+
+        if self.system is not None and messages[0].role != "system":
+            messages = [ChatMessage("system", self.system), *messages]
         arguments = dict(parse_template_argument(argument) for argument in self.template_args)
         return render_prompt(messages, tokenizer, template, arguments=arguments, prefill=self.prefill)
 
