@@ -64,7 +64,7 @@ class BadRow:
 class RowReader:
     """Reads rows from a stream of bytes, one after another.
 
-    Of all rows it keeps a hash of their ids, some 80 bytes each, to find those that are given twice.
+    Of all rows it keeps a hash of their ids, some 100 bytes each, to find those that are given twice.
 
     Attributes:
         num_streams: rows that asked for a stream, which a batch has none of.

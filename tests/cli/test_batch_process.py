@@ -76,9 +76,9 @@ def test_killed_at_any_moment_it_goes_on(model: Path, rows: Path, tmp_path: Path
         process = start("-m", model, rows, "-o", output, "--resume", *order, delay=0.004)
         with killed_when_stuck(process):
             begun = time.monotonic()
-            wait = moments.uniform(0.0, 0.25)
+            patience, wait = moments.uniform(0.0, 3.0), moments.uniform(0.0, 0.25)
             # Starting takes longer than the work: most moments should lie within the work.
-            while process.poll() is None and whole_lines(output) == done and time.monotonic() - begun < moments.uniform(0.2, 3.0):
+            while process.poll() is None and whole_lines(output) == done and time.monotonic() - begun < patience:
                 time.sleep(0.01)
             time.sleep(wait)
             process.kill()
