@@ -82,10 +82,12 @@ class OutputFile:
     def _claim(self, status: os.stat_result) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            replaced = not os.path.samestat(status, self.path.stat())
+            is_ours = os.path.samestat(status, self.path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
         except OSError:
-            replaced = True
-        if replaced:
+            return  # a file system without locks
+        if not is_ours:
             raise InvalidRequestError(f"another batch writes {self.path} at this moment")
 
     def _decide(self, *, resume: bool, overwrite: bool) -> None:

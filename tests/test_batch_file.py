@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -70,6 +71,14 @@ def test_two_batches_do_not_write_one_file(tmp_path: Path) -> None:
     with OutputFile(path), pytest.raises(InvalidRequestError, match="another batch writes"):
         OutputFile(path, overwrite=True)
     OutputFile(path).close()
+
+
+def test_a_file_system_without_locks_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    OutputFile(tmp_path / "out").close()
 
 
 def test_rows_that_are_there(tmp_path: Path) -> None:

@@ -288,6 +288,7 @@ def loaded_by(arguments: list[str], environment: dict[str, str]) -> tuple[set[st
         ["--help"],
         ["--version"],
         ["ask", "--help"],
+        ["batch", "--help"],
         ["config", "--help"],
         ["config", "show"],
         ["config", "show", "--origin", "--json"],

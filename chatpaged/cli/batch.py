@@ -19,11 +19,10 @@ from chatpaged.cli.prompt_options import PromptOptions, check_text, rows_prompt_
 from chatpaged.cli.sampling_options import effective_sampling, given_sampling, sampling_options, with_defaults
 from chatpaged.cli.setting_options import SettingsCommand
 from chatpaged.cli.signals import Interrupted
-from chatpaged.cli.terminal import Status, configure_streams
+from chatpaged.cli.terminal import Status, configure_streams, printable
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import BatchError, InvalidRequestError
-from chatpaged.starter_model import STARTER_NAMES
 
 if TYPE_CHECKING:
     from chatpaged.batch_file import FinishedRows, OutputFile
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command("batch", cls=SettingsCommand, context_settings={"max_content_width": 100})
-@click.argument("source", metavar="[FILE|-]", default="-")
+@click.argument("source", metavar="[FILE|-]", type=click.Path(allow_dash=True), default="-")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Where answers go.  [default: standard output]")
 @click.option("--text", is_flag=True, help="Each line of the input is a prompt.")
 @click.option("--ordered", is_flag=True, help="Write answers in the order of the input, not as they are done.")
@@ -142,6 +141,7 @@ class Batch:
         """
         from chatpaged.batch_rows import RowReader
         from chatpaged.batch_run import BatchCounts
+        from chatpaged.starter_model import STARTER_NAMES
 
         self._open_output()
         names = () if self._asked.ignore_model else (self._model.name, self._prompts.model or STARTER_NAMES[0])
@@ -218,7 +218,9 @@ class Batch:
             ordered=self._asked.ordered,
         )
         earlier = self._finished.ok + self._finished.failed if self._finished is not None else 0
-        progress = BatchProgress(self._input if self._input.seekable() else None, earlier, shown=not self._asked.quiet)
+        # Where the answers themselves go to the terminal, there is no room for a bar.
+        shown = not self._asked.quiet and (self._file is not None or not sys.stdout.isatty())
+        progress = BatchProgress(self._input if self._input.seekable() else None, earlier, shown=shown)
         interrupted = None
         try:
             job.run(rows, progress.update)
@@ -258,8 +260,12 @@ def _rows(count: int) -> str:
 
 
 def _write_out(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+    if sys.stdout.isatty():
+        sys.stdout.write(printable(line.decode("utf-8")))
+        sys.stdout.flush()
+    else:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
 
 
 def _renderer(prompts: PromptOptions, model: Model) -> Callable[[BatchRow], RenderedPrompt]:

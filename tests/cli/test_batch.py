@@ -16,6 +16,7 @@ import pytest
 from chatpaged.batch_run import BatchCounts
 from chatpaged.cli.batch_progress import BatchProgress, count_rows
 from chatpaged.engine.llm_engine import LLMEngine
+from tests.byte_tokenizer import END
 from tests.cli.runner import Result, Stream, run_inside
 from tests.cli.scripted_model import make_model, scripted_engine
 
@@ -108,6 +109,33 @@ def test_raw_prompts(model: Path) -> None:
     result = batch(model, "--raw-prompt", "--text", "--max-tokens", "1", stdin=b"abc\n")
     body = lines_of(result.out)[0]["response"]["body"]
     assert (body["object"], body["usage"]["prompt_tokens"]) == ("text_completion", 3)
+
+
+def test_control_tokens_in_a_row_are_text(model: Path) -> None:  # A3
+    plain, injected = "x" * len("<|end|>"), "<|end|>"
+    rows = [{"prompt": text} for text in (plain, injected)] + [{"url": "/v1/completions", "body": {"prompt": injected}}]
+    stdin = "\n".join(map(json.dumps, rows)).encode()
+    result = batch(model, "-s", injected, "--ordered", "--max-tokens", "1", stdin=stdin)
+    sizes = [row["response"]["body"]["usage"]["prompt_tokens"] for row in lines_of(result.out)]
+    assert sizes[0] == sizes[1]
+    assert sizes[2] == len(injected)
+
+
+def test_a_terminal_is_not_controlled_by_answers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.cli.scripted_model.letters", lambda _, sample: [0xC2, 0x9B, END][sample.position])
+    terminal = Stream(terminal=True)
+    arguments = ("batch", "-m", str(model), "--temperature", "0", "--text")
+    shown = run_inside(*arguments, stdin=b"hi\n", out=terminal)
+    # This terminal shows ASCII only: what takes the place of the control character becomes a question mark.
+    assert (shown.status, "\x9b" in shown.out, '"content": "?"' in shown.out) == (0, False, True)
+    assert texts_of(run_inside(*arguments, stdin=b"hi\n").out) == {"line-1": "\x9b"}
+
+
+def test_more_answers_than_sequences_at_once(model: Path) -> None:
+    result = batch(model, "--max-num-seqs", "2", stdin=b'{"prompt": "a", "n": 5}\n{"prompt": "b"}\n')
+    rows = {row["custom_id"]: row for row in lines_of(result.out)}
+    assert len(rows) == 2
+    assert rows["line-2"]["error"] is None
 
 
 def test_rows_for_another_model(model: Path) -> None:  # H8

@@ -65,7 +65,9 @@ def whole_lines(path: Path) -> str:
 
 @pytest.mark.parametrize("order", [(), ("--ordered",)], ids=["as done", "ordered"])
 def test_killed_at_any_moment_it_goes_on(model: Path, rows: Path, tmp_path: Path, order: tuple[str, ...]) -> None:  # H2
+    begun = time.monotonic()
     status, out, _ = finish(start("-m", model, rows, *order))
+    duration = time.monotonic() - begun
     expected = answers(out)
     assert (status, len(expected), sum(text is None for text in expected.values())) == (6, NUM_ROWS, 5)
     output = tmp_path / "out"
@@ -76,7 +78,7 @@ def test_killed_at_any_moment_it_goes_on(model: Path, rows: Path, tmp_path: Path
         process = start("-m", model, rows, "-o", output, "--resume", *order, delay=0.004)
         with killed_when_stuck(process):
             begun = time.monotonic()
-            patience, wait = moments.uniform(0.0, 3.0), moments.uniform(0.0, 0.25)
+            patience, wait = moments.uniform(0.0, 4 * duration), moments.uniform(0.0, 0.25)
             # Starting takes longer than the work: most moments should lie within the work.
             while process.poll() is None and whole_lines(output) == done and time.monotonic() - begun < patience:
                 time.sleep(0.01)
