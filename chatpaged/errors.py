@@ -3,6 +3,7 @@
 ```text
 ChatpagedError             1  failed while running
 ├── EngineDeadError        1  the engine thread has stopped; load it again
+├── StoreError             1  conversations cannot be read or kept
 ├── InvalidRequestError    2  a parameter or prompt that no model could serve
 ├── SettingsError          2  a settings file or an environment variable that is wrong
 ├── ModelError             3  the model cannot be found, read or supported
@@ -27,6 +28,10 @@ class ChatpagedError(Exception):
 
 class EngineDeadError(ChatpagedError):
     """The engine thread has stopped; every stream and later call raises this."""
+
+
+class StoreError(ChatpagedError):
+    """The store of conversations cannot be opened, read or written. What is in it stays as it is."""
 
 
 class InvalidRequestError(ChatpagedError):
