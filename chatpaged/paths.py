@@ -37,6 +37,11 @@ def models_dir() -> Path:
     return cache_dir() / "models"
 
 
+def store_file() -> Path:
+    """The user's conversations."""
+    return data_dir() / "conversations.db"
+
+
 def user_settings_file() -> Path:
     """The settings of this user."""
     return config_dir() / "config.toml"
