@@ -110,14 +110,15 @@ class Database:
 
     def _check_format(self) -> None:
         """Refuses a file of another program or of a later version, before anything is written to it."""
-        version = self._version()
+        with self.reading() as connection:  # at once: another process may be making the file
+            version = self._version()
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if version > len(MIGRATIONS):
             raise StoreError(
                 f"{self.path} was written by a newer version of chatpaged "
                 f"(format {version}, this one knows {len(MIGRATIONS)}); update chatpaged"
             )
-        application = self._connection.execute("PRAGMA application_id").fetchone()[0]
-        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if (tables or application) and application != APPLICATION_ID:
             raise StoreError(f"{self.path} is a database of another program; move it away")
 
