@@ -219,23 +219,24 @@ class Conversation:
 
     def add_user(self, content: str, *, now: float | None = None) -> Node:
         """What the user says after the leaf."""
-        return self.add(self._new("user", self._leaf, content, now))
+        return self.add(self.new_node("user", self._leaf, content, now))
 
-    def add_assistant(self, content: str = "", *, parent: str | None = None, now: float | None = None) -> Node:
+    def add_assistant(self, content: str = "", *, parent: str | None = None, look_at: bool = True, now: float | None = None) -> Node:
         """An answer, to be filled by `update`.
 
         Args:
             content: its text so far.
             parent: the message it answers; None is the leaf. Answers to the same message are siblings.
+            look_at: make it the leaf.
             now: seconds since 1970; None is this moment.
         """
-        node = self._new("assistant", parent if parent is not None else self._leaf, content, now)
-        return self.add(replace(node, state=NodeState.INTERRUPTED))
+        node = self.new_node("assistant", parent if parent is not None else self._leaf, content, now)
+        return self.add(replace(node, state=NodeState.INTERRUPTED), look_at=look_at)
 
     def edit(self, node_id: str, content: str, *, now: float | None = None) -> Node:
         """Another version of a message, beside it. What followed the old one stays with the old one."""
         old = self.node(node_id)
-        return self.add(self._new(old.role, old.parent, content, now))
+        return self.add(self.new_node(old.role, old.parent, content, now))
 
     def update(self, node: Node) -> Node:
         """Exchanges a message for one with the same id and place: an answer that has grown."""
@@ -271,8 +272,23 @@ class Conversation:
             raise InvalidRequestError(f"message {node_id!r} is no answer; only answers can be generated again or continued")
         return self._nodes[node.parent]
 
+    def discard(self, node_id: str) -> None:
+        """Takes back a message that nothing follows, as if it had never been said.
+
+        Raises:
+            InvalidRequestError: something follows it.
+        """
+        node = self.node(node_id)
+        if self._children.get(node_id):
+            raise InvalidRequestError(f"message {node_id!r} cannot be taken back: others follow it")
+        del self._nodes[node_id]
+        self._children[node.parent].remove(node_id)
+        if self._leaf == node_id:
+            self._leaf = node.parent
+
     @staticmethod
-    def _new(role: str, parent: str | None, content: str, now: float | None) -> Node:
+    def new_node(role: str, parent: str | None, content: str, now: float | None = None) -> Node:
+        """A message that is in no tree yet."""
         return Node(id=new_message_id(), parent=parent, role=role, content=content, created=time.time() if now is None else now)
 
 

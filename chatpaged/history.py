@@ -15,7 +15,7 @@ from chatpaged.messages import ChatMessage, RenderedPrompt, ReplySpan
 
 
 class Reason(enum.Enum):
-    """Why a prompt does not begin with the ids of the last sequence."""
+    """Why a prompt does not begin with the ids of the last sequence, or why these are not in the KV pool any more."""
 
     REASONING_DROPPED = "reasoning dropped"
     REASONING_RESTORED = "reasoning put back"
@@ -26,6 +26,9 @@ class Reason(enum.Enum):
     TEMPLATE_CHANGED = "template changed"
     ARGUMENTS_CHANGED = "template arguments changed"
     TEMPLATE_TEXT = "the template writes something else, such as the date"
+    MODEL_CHANGED = "model changed"
+    ENGINE_STARTED = "engine started anew"
+    EVICTED = "evicted"
 
 
 @dataclass(frozen=True, slots=True)

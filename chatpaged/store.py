@@ -86,12 +86,17 @@ class Store:
     def add_message(self, conversation: Conversation, node: Node) -> None:
         """Keeps a message that was added to a conversation, and what the conversation looks at.
 
+        Messages before it that could not be kept when they came are kept now.
+
         Raises:
             StoreError: the conversation was deleted meanwhile, or cannot be written.
         """
         with self._database.writing() as connection:
             _update_session(connection, conversation)
-            insert_nodes(connection, conversation.id, [node])
+            missing = [node]
+            while (parent := missing[0].parent) is not None and not _exists(connection, "messages", parent):
+                missing.insert(0, conversation.node(parent))
+            insert_nodes(connection, conversation.id, missing)
 
     def update_message(self, node: Node) -> None:
         """Keeps what a message has become.

@@ -74,6 +74,18 @@ def test_an_answer_grows_in_its_place() -> None:
         talk.update(replace(done, parent=None))
 
 
+def test_a_message_can_be_taken_back_while_nothing_follows() -> None:
+    talk = Conversation()
+    first = talk.add_user("a")
+    second = talk.add_assistant("x")
+    with pytest.raises(InvalidRequestError, match="others follow"):
+        talk.discard(first.id)
+    talk.discard(second.id)
+    assert talk.leaf == first
+    talk.discard(first.id)
+    assert (talk.leaf, talk.nodes, talk.children(None)) == (None, (), ())
+
+
 def test_wrong_requests_are_named() -> None:
     talk = Conversation()
     user = talk.add_user("a")
