@@ -51,6 +51,7 @@ class Node:
         fingerprint: of the tokenizer that the ids belong to, in hexadecimal digits.
         usage: token counts, times, and what had to be read again.
         created: seconds since 1970.
+        imported: it came from a file, so that its ids may be other text than its content.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Node:
     fingerprint: str = ""
     usage: Mapping[str, object] = field(default_factory=dict)
     created: float = 0.0
+    imported: bool = False
 
     def message(self, fingerprint: str | None = None) -> ChatMessage:
         """The message as the template takes it.

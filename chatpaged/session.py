@@ -140,6 +140,7 @@ class ChatSession:
         if self.model.template is None:
             raise InvalidRequestError("without a chat template there is no answer to continue")
         drafter = self._drafter()
+        node = drafter.trusted(node)
         plain = self._draft(question, is_new=False, max_tokens=max_tokens)
         if node.token_ids is not None and node.fingerprint == self.model.fingerprint:
             return drafter.continued(plain, node)

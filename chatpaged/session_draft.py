@@ -142,7 +142,7 @@ class Drafter:
         skipped = next((i for i, turn in enumerate(turns) if turn[0].id == start), 0) if self.options.leave_out else 0
         skipped = self._skip(turns, skipped, prefill, max_tokens)
         sent = [node for turn in turns[skipped:] for node in turn]
-        messages = self.conversation.messages_of(sent, self.model.fingerprint)
+        messages = self._messages(sent)
         following = next_prompt(
             self.model.template,
             messages,
@@ -193,6 +193,19 @@ class Drafter:
         self._check(prompt)
         return replace(draft, prompt=prompt, opening=opening, continued=node)
 
+    def _messages(self, path: Sequence[Node]) -> tuple[ChatMessage, ...]:
+        return self.conversation.messages_of([self.trusted(node) for node in path], self.model.fingerprint)
+
+    def trusted(self, node: Node) -> Node:
+        """A message without ids that may be other text than what the user sees: a file may say what it likes."""
+        if not node.imported or node.token_ids is None:
+            return node
+        ids, tokenizer = node.token_ids, self.model.tokenizer
+        known = all(token_id < tokenizer.vocab_size for token_id in ids) and not {*ids} & {*tokenizer.control_tokens.values()}
+        if known and not node.reasoning_ids and tokenizer.decode(ids).strip() == node.content.strip():
+            return node
+        return replace(node, token_ids=None, reasoning_ids=())
+
     def continued_text(self, draft: Draft, node: Node, with_prefill: Callable[[str], Draft]) -> Draft:
         """The same for an answer of which only the text is known. It is encoded as the beginning of an answer would be.
 
@@ -228,7 +241,7 @@ class Drafter:
 
     def count(self, path: Sequence[Node], prefill: str = "") -> int:
         """Tokens of the prompt for a way."""
-        messages = self.conversation.messages_of(path, self.model.fingerprint)
+        messages = self._messages(path)
         if self.model.template is None or not messages:
             return sum(len(self.model.tokenizer.encode(message.content)) for message in messages)
         prompt = self.model.template.render(

@@ -232,6 +232,7 @@ def _filled(node: Node, message: ChatMessage) -> Node:
         reasoning=message.reasoning,
         token_ids=message.token_ids,
         reasoning_ids=message.reasoning_ids,
+        imported=False,
     )
 
 

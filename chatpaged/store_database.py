@@ -52,7 +52,8 @@ MIGRATIONS = (
         model TEXT NOT NULL,
         fingerprint TEXT NOT NULL,
         usage TEXT NOT NULL,
-        created REAL NOT NULL
+        created REAL NOT NULL,
+        imported INTEGER NOT NULL
     );
     CREATE INDEX messages_of_session ON messages (session);
     CREATE VIRTUAL TABLE message_texts USING fts5 (content, content='messages', content_rowid='number', tokenize='trigram');

@@ -12,7 +12,8 @@ from typing import Any
 from chatpaged.conversation import Node, NodeState
 
 COLUMNS = (
-    "id, parent, role, content, reasoning, token_ids, reasoning_ids, finish_reason, state, sampling, model, fingerprint, usage, created"
+    "id, parent, role, content, reasoning, token_ids, reasoning_ids, finish_reason, state, sampling, model, fingerprint, usage, created, "
+    "imported"
 )
 
 
@@ -42,29 +43,22 @@ def node_row(node: Node) -> tuple[Any, ...]:
         node.fingerprint,
         json.dumps(dict(node.usage)),
         node.created,
+        node.imported,
     )
 
 
 def row_node(row: tuple[Any, ...]) -> Node:
     """The message of such values."""
-    (node_id, parent, role, content, reasoning, ids, reasoning_ids, finish_reason, state, sampling, model, fingerprint, usage, created) = (
-        row
-    )
+    values = dict(zip(COLUMNS.split(", "), row, strict=True))
+    ids = values.pop("token_ids")
     return Node(
-        id=node_id,
-        parent=parent,
-        role=role,
-        content=content,
-        reasoning=reasoning,
         token_ids=None if ids is None else unpack_ids(ids),
-        reasoning_ids=unpack_ids(reasoning_ids),
-        finish_reason=finish_reason,
-        state=NodeState(state),
-        sampling=json.loads(sampling),
-        model=model,
-        fingerprint=fingerprint,
-        usage=json.loads(usage),
-        created=created,
+        reasoning_ids=unpack_ids(values.pop("reasoning_ids")),
+        state=NodeState(values.pop("state")),
+        sampling=json.loads(values.pop("sampling")),
+        usage=json.loads(values.pop("usage")),
+        imported=bool(values.pop("imported")),
+        **values,
     )
 
 
