@@ -149,9 +149,9 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The name, else the beginning of the first message."""
+        """The name, else the beginning of the first message; on one line."""
         first = next((node.content for node in self._nodes.values() if node.role == "user"), "")
-        return self.name or shortened(first)
+        return " ".join(self.name.split()) or shortened(first)
 
     def node(self, node_id: str) -> Node:
         """A message by its id.

@@ -6,7 +6,6 @@ What they contain is text and stays text: nothing in it can become a control tok
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,8 @@ from chatpaged.conversation import Conversation, Node, new_message_id
 from chatpaged.errors import InvalidRequestError
 
 _ROLES = {"developer": "system", "function": "tool"}
+END_OF_TIME = 253402300800.0
+"""The year 10000: no date is later."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -192,8 +193,7 @@ def _text(value: object, what: str) -> str:
 
 
 def _time(value: object, default: float) -> float:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if usable and isinstance(value, int | float) else default
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < END_OF_TIME else default
 
 
 def _mapping(value: object) -> Mapping[str, object]:

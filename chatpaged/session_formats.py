@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -13,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from chatpaged.conversation import Conversation, Node, NodeState, new_message_id, new_session_id
 from chatpaged.errors import InvalidRequestError
-from chatpaged.foreign_sessions import Imported, clean, from_chatgpt, from_openai
+from chatpaged.foreign_sessions import END_OF_TIME, Imported, clean, from_chatgpt, from_openai
 
 FORMAT = "chatpaged-session"
 VERSION = 1
@@ -125,14 +124,14 @@ def _own(item: Mapping[str, object]) -> Conversation:
         system=texts["system"],
         model=texts["model"],
         session_id=_identifier(head, "id"),
-        now=_number(head, "created"),
+        now=_moment(head, "created"),
     )
     for entry in messages:
         if not isinstance(entry, Mapping):
             raise InvalidRequestError("a message of an export of chatpaged is an object")
         conversation.add(_own_node(entry))
     conversation.branch(_identifier(head, "leaf") if head.get("leaf") is not None else None)
-    conversation.updated = _number(head, "updated")
+    conversation.updated = _moment(head, "updated")
     return conversation
 
 
@@ -150,7 +149,7 @@ def _own_node(entry: Mapping[str, object]) -> Node:
         state=states[str(entry["state"])],
         sampling=_facts(entry, "sampling"),
         usage=_facts(entry, "usage"),
-        created=_number(entry, "created"),
+        created=_moment(entry, "created"),
         imported=True,
     )
 
@@ -169,10 +168,10 @@ def _identifier(values: Mapping[str, object], key: str) -> str:
     return value
 
 
-def _number(values: Mapping[str, object], key: str) -> float:
+def _moment(values: Mapping[str, object], key: str) -> float:
     value = values.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequestError(f"{key} must be a number, not {json.dumps(value)[:40]}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < END_OF_TIME:
+        raise InvalidRequestError(f"{key} must be a time in seconds since 1970, not {json.dumps(value)[:40]}")
     return float(value)
 
 

@@ -68,20 +68,21 @@ class Store:
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
-    def add_session(self, conversation: Conversation) -> None:
-        """Keeps a conversation, with all that is in it.
+    def add_session(self, *conversations: Conversation) -> None:
+        """Keeps conversations, with all that is in them: all of them, or none.
 
         Raises:
-            StoreError: it is there already, or cannot be written.
+            StoreError: one is there already, or they cannot be written.
         """
         with self._database.writing() as connection:
-            values = (conversation.id, conversation.name, conversation.title, conversation.system, conversation.model)
-            leaf = conversation.leaf.id if conversation.leaf is not None else None
-            connection.execute(
-                "INSERT INTO sessions (id, name, title, system, model, leaf, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*map(storable, values), leaf, conversation.created, conversation.updated),
-            )
-            insert_nodes(connection, conversation.id, conversation.nodes)
+            for conversation in conversations:
+                values = (conversation.id, conversation.name, conversation.title, conversation.system, conversation.model)
+                leaf = conversation.leaf.id if conversation.leaf is not None else None
+                connection.execute(
+                    "INSERT INTO sessions (id, name, title, system, model, leaf, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*map(storable, values), leaf, conversation.created, conversation.updated),
+                )
+                insert_nodes(connection, conversation.id, conversation.nodes)
 
     def add_message(self, conversation: Conversation, node: Node) -> None:
         """Keeps a message that was added to a conversation, and what the conversation looks at.

@@ -50,7 +50,7 @@ that ranks higher takes the place of both. Nothing but `chatpaged config set` an
 """
 COMPLETION = """## Completion
 
-Commands, options, their choices, settings and the models on this machine are completed. Once:
+Commands, options, their choices, settings, the models on this machine and conversations are completed. Once:
 
 ```sh
 echo 'eval "$(chatpaged completion bash)"' >> ~/.bashrc     # bash 4.4 or newer

@@ -1,4 +1,4 @@
-"""`chatpaged completion`: scripts that let a shell complete commands, options, models and settings."""
+"""`chatpaged completion`: scripts that let a shell complete commands, options, models, conversations and settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from chatpaged import paths
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_CHATPAGED_COMPLETE"
+_MOST_OFFERED = 200
 
 
 @click.command("completion")
@@ -48,3 +49,21 @@ def local_model_names() -> list[str]:
             return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
     except OSError:
         return []
+
+
+def complete_sessions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of conversations, newest first, and names that users have given. What is begun may be the end of an id as well."""
+    del ctx, param
+    from chatpaged.errors import ChatpagedError
+    from chatpaged.store import Store
+
+    try:
+        with Store(create=False) as store:
+            sessions = store.sessions(_MOST_OFFERED)
+    except ChatpagedError:
+        return []
+    items = [CompletionItem(session.id, help=session.title) for session in sessions if session.id.startswith(incomplete)]
+    items += [CompletionItem(session.name) for session in sessions if session.name and session.name.startswith(incomplete)]
+    return items or [
+        CompletionItem(session.id, help=session.title) for session in sessions if incomplete and session.id.endswith(incomplete)
+    ]

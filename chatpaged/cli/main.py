@@ -30,6 +30,7 @@ COMMANDS = {
     "config": ("chatpaged.cli.config", "Show and change settings."),
     "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),
     "models": ("chatpaged.cli.models", "List, fetch, inspect and remove models."),
+    "sessions": ("chatpaged.cli.sessions", "List, show, search, export and import conversations."),
 }
 
 
