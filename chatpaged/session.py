@@ -188,7 +188,8 @@ class ChatSession:
             PromptTooLongError: likewise.
             StoreError: the question cannot be kept; then nothing is generated.
         """
-        request_id = llm.add_request(draft.prompt, params, interactive=interactive)
+        split = self.model.template is not None
+        request_id = llm.add_request(draft.prompt, params, interactive=interactive, split_reasoning=split)
         try:
             return self.begin(draft, params, request_id=request_id, seed=llm.seed_of(request_id) or 0, block_size=llm.config.block_size)
         except BaseException:
@@ -252,9 +253,9 @@ class ChatSession:
                     if output is not None and output.request_id == reply.request_id:
                         yield from self._given(reply, output, token_ids)
         finally:
-            last = llm.abort(reply.request_id)
-            if last is not None:
-                reply.take(last)
+            reply.last = llm.abort(reply.request_id)
+            if reply.last is not None:
+                reply.take(reply.last)
             reply.end()
 
     @staticmethod

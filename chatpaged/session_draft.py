@@ -78,7 +78,8 @@ class Draft:
         previous: the last sequence on this way that this process knows of.
         kept: how many tokens the prompt has in common with it.
         difference: where and why it leaves it.
-        history_tokens: tokens of the prompt that stand for what was said before the question.
+        history_tokens: tokens of the prompt that stand for what was said before the question; counted where this process has
+            computed none of it with this model.
         model_changed: the last answer came from another model.
         continued: the answer that is taken up again.
         opening: the prompt up to the answer that is taken up again.
@@ -153,6 +154,7 @@ class Drafter:
         )
         self._check(following.prompt)
         answers = [node for node in sent[:-1] if node.role == "assistant"]
+        changed = bool(answers) and answers[-1].model not in {"", self.model.name}
         return Draft(
             question=path[-1],
             is_new=is_new,
@@ -163,8 +165,8 @@ class Drafter:
             previous=previous,
             kept=following.kept,
             difference=following.difference,
-            history_tokens=self._history_tokens(messages, following.prompt) if answers else 0,
-            model_changed=bool(answers) and answers[-1].model not in {"", self.model.name},
+            history_tokens=self._history_tokens(messages, following.prompt) if answers and (changed or previous is None) else 0,
+            model_changed=changed,
         )
 
     def continued(self, draft: Draft, node: Node) -> Draft:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from chatpaged.conversation import Conversation, Node, NodeState
@@ -65,6 +66,7 @@ class Reply:
         metrics: what the engine did, once all have ended.
         rereads: what had to be read again, and why; known at the end.
         stopping: somebody wants it to end.
+        last: what came when the answers were cut off by an interruption, which nobody could be given any more.
     """
 
     draft: Draft
@@ -79,6 +81,7 @@ class Reply:
     metrics: RequestMetrics | None = None
     rereads: tuple[Reread, ...] = ()
     stopping: bool = False
+    last: RequestOutput | None = None
     turns: dict[str, Turn] = field(default_factory=dict)
     """The sequences of the answers, by the ids of these."""
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -114,11 +117,12 @@ class Reply:
             self._tell_metrics()
 
     def end(self) -> None:
-        """Keeps what there is, where the engine will say nothing more."""
+        """Keeps what there is, where the engine will say nothing more. What cannot be kept has been told before."""
         for sample in self._samples.values():
             if not sample.done and sample.node is not None:
-                self._save(sample, replace(sample.node, finish_reason=FinishReason.CANCELLED.value))
                 sample.done = True
+                with suppress(StoreError):
+                    self._save(sample, replace(sample.node, finish_reason=sample.node.finish_reason or FinishReason.CANCELLED.value))
 
     # --- one sample -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +178,6 @@ class Reply:
 
     def _complete(self, sample: _Sample, completion: Completion) -> None:
         self.completions.append(completion)
-        sample.done = True
         if not completion.num_tokens and self.draft.continued is None:
             return  # ended before it began: there is no answer
         node = self._node(sample, completion.index)
@@ -190,6 +193,7 @@ class Reply:
         )
         self.turns[node.id] = self._turn(completion.token_ids, message)
         self._save(sample, node)
+        sample.done = True
 
     def _message(self, token_ids: Sequence[int], text: str, reasoning: str) -> ChatMessage:
         """The whole answer, from the ids that came and those that the prompt ended with."""
