@@ -116,14 +116,14 @@ class Conversation:
     Attributes:
         id: its name in the store.
         name: what the user calls it; empty where nobody has said.
-        system: the system prompt, which stands before every way through the tree.
+        system: the system prompt, which stands before every way through the tree; None leaves it to the chat template.
         model: name of the model it was last held with.
         created: seconds since 1970.
         updated: likewise, of the last change.
     """
 
     def __init__(
-        self, *, name: str = "", system: str = "", model: str = "", session_id: str | None = None, now: float | None = None
+        self, *, name: str = "", system: str | None = None, model: str = "", session_id: str | None = None, now: float | None = None
     ) -> None:
         self.id = session_id if session_id is not None else new_session_id()
         self.name = name
@@ -191,7 +191,7 @@ class Conversation:
 
     def messages_of(self, path: Iterable[Node], fingerprint: str | None = None) -> tuple[ChatMessage, ...]:
         """The same of a way, or of a part of one."""
-        head = (ChatMessage("system", self.system),) if self.system else ()
+        head = (ChatMessage("system", self.system),) if self.system is not None else ()
         return (*head, *(node.message(fingerprint) for node in path))
 
     # --- growing --------------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ class Drafter:
         return thinks and not split.token_ids and markers.end not in self.model.tokenizer.transcribe(ids)
 
     def _raw(self, path: Sequence[Node], *, is_new: bool, prefill: str) -> Draft:
-        if len(path) > 1 or self.conversation.system or prefill:
+        if len(path) > 1 or self.conversation.system is not None or prefill:
             raise ModelError("no chat template: this model takes single prompts only; use --template FILE")
         prompt = raw_prompt(path[0].content, self.model.tokenizer)
         if not prompt.token_ids:

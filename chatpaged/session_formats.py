@@ -118,10 +118,10 @@ def _own(item: Mapping[str, object]) -> Conversation:
     head, messages = item.get("session"), item.get("messages")
     if not isinstance(head, Mapping) or not isinstance(messages, list):
         raise InvalidRequestError("an export of chatpaged has a session and messages")
-    texts = {key: _text(head, key) for key in ("id", "name", "system", "model")}
+    texts = {key: _text(head, key) for key in ("id", "name", "model")}
     conversation = Conversation(
         name=texts["name"],
-        system=texts["system"],
+        system=_text(head, "system") if head.get("system") is not None else None,
         model=texts["model"],
         session_id=_identifier(head, "id"),
         now=_moment(head, "created"),

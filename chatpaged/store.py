@@ -33,7 +33,7 @@ class SessionInfo:
         id: its id.
         name: what the user calls it; empty where nobody has said.
         title: the name, else the beginning of the first message.
-        system: the system prompt.
+        system: the system prompt; None leaves it to the chat template.
         model: the model it was last held with.
         created: seconds since 1970.
         updated: likewise, of the last change.
@@ -43,7 +43,7 @@ class SessionInfo:
     id: str
     name: str
     title: str
-    system: str
+    system: str | None
     model: str
     created: float
     updated: float
@@ -80,7 +80,12 @@ class Store:
                 leaf = conversation.leaf.id if conversation.leaf is not None else None
                 connection.execute(
                     "INSERT INTO sessions (id, name, title, system, model, leaf, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*map(storable, values), leaf, conversation.created, conversation.updated),
+                    (
+                        *(storable(value) if value is not None else None for value in values),
+                        leaf,
+                        conversation.created,
+                        conversation.updated,
+                    ),
                 )
                 insert_nodes(connection, conversation.id, conversation.nodes)
 
@@ -266,7 +271,7 @@ def _update_session(connection: sqlite3.Connection, conversation: Conversation) 
     leaf = conversation.leaf.id if conversation.leaf is not None else None
     changed = connection.execute(
         "UPDATE sessions SET name = ?, title = ?, system = ?, model = ?, leaf = ?, updated = max(updated, ?) WHERE id = ?",
-        (*map(storable, values), leaf, conversation.updated, conversation.id),
+        (*(storable(value) if value is not None else None for value in values), leaf, conversation.updated, conversation.id),
     )
     if not changed.rowcount:
         raise StoreError(f"session {conversation.id} was deleted meanwhile; what follows cannot be kept in it")

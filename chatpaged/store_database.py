@@ -29,7 +29,7 @@ MIGRATIONS = (
         id TEXT PRIMARY KEY,
         name TEXT NOT NULL,
         title TEXT NOT NULL,
-        system TEXT NOT NULL,
+        system TEXT,
         model TEXT NOT NULL,
         leaf TEXT,
         created REAL NOT NULL,

@@ -26,6 +26,8 @@ class Answers:
         completions: in order of samples.
         metrics: what the engine did.
         repeats: how often the end of an answer has come, the most of all answers; 0 where none goes round in circles.
+        message_ids: the answers' names in the conversation.
+        rereads: what had to be read again, and why.
         interrupted_by: the exit status of the signal that ended it early, if one did.
     """
 
@@ -33,6 +35,8 @@ class Answers:
     completions: list[Completion] = field(default_factory=list)
     metrics: RequestMetrics | None = None
     repeats: int = 0
+    message_ids: tuple[str, ...] = ()
+    rereads: tuple[str, ...] = ()
     interrupted_by: int | None = None
 
     def with_prefill(self, prompt: RenderedPrompt) -> None:

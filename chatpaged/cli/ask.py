@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from chatpaged.cli.answer_view import AnswerView, ViewOptions, tell_about, view_options
 from chatpaged.cli.answers import Answers, answers_as_json, stats_of, write_json
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.prompt_options import PromptOptions, check_text, prompt_options
 from chatpaged.cli.sampling_options import effective_sampling, given_sampling, sampling_options, with_defaults
+from chatpaged.cli.session_options import SessionChoice, run_draft, session_options
 from chatpaged.cli.setting_options import SettingsCommand
-from chatpaged.cli.signals import Interrupted, dying, leaving_at_once
+from chatpaged.cli.signals import dying, leaving_at_once
 from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
 from chatpaged.cli.truncation import check_length, cut_text
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.errors import InvalidRequestError, PromptTooLongError
+from chatpaged.errors import InvalidRequestError, ModelError, PromptTooLongError, StoreError
 
 if TYPE_CHECKING:
     from chatpaged.chat_template import ChatTemplate
     from chatpaged.engine.generation_defaults import GenerationDefaults
     from chatpaged.engine.llm_engine import LLMEngine
-    from chatpaged.engine.outputs import Delta, RequestOutput
     from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.messages import RenderedPrompt
+    from chatpaged.session import ChatSession, Draft
 
 # An answer needs room: of a prompt that is cut, so many tokens are left to it unless --max-tokens says otherwise.
 _ROOM_FOR_ANSWER = 512
@@ -42,6 +44,7 @@ _RESERVED = {"schema": "structured output", "lora": "adapters"}
 @prompt_options
 @sampling_options
 @view_options
+@session_options
 @engine_options
 @click.option("--schema", hidden=True)
 @click.option("--lora", hidden=True)
@@ -49,7 +52,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     """Answer one prompt on standard output.
 
     Files and text that is piped in are put before PROMPT, with an empty line between them; one newline at the end of each is
-    dropped. Several words of PROMPT are joined by spaces.
+    dropped. Several words of PROMPT are joined by spaces. What is said is kept, unless --no-save; -c goes on with it.
 
     Exit codes: 0 ok, 1 failed while running, 2 usage, 3 model, 4 input too long, 5 not enough memory, 130 interrupted.
     """
@@ -59,34 +62,45 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     asked = PromptOptions.take(options)
     given = given_sampling(options)
     _check_sampling(given, view)
+    choice = SessionChoice.take(options)
     config = engine_config(**options)
     text, notes = asked.text(prompt)
     status = Status(quiet=view.quiet)
     for note in notes:
         status.note(note)
     model = open_model(asked, status, trust_remote_code=config.trust_remote_code)
-    with dying():  # long texts take seconds to encode
-        rendered = _render(model, asked, text, given, config, status)
     params = with_defaults(given, model.sampling_defaults())
-    if view.dry_run:
-        _show_prompt(rendered, params, as_json=view.as_json)
-        return
-    model.check_fits(rendered, config, can_cut=asked.truncate is None)
-    tell_ignored(model.sampling_defaults(), status)
-    shown = AnswerView(view, params.n, prefill="" if rendered.in_reasoning else rendered.prefill)
-    with model.load(config, status) as llm:
-        answers = run_request(llm, rendered, params, shown.show, split_reasoning=not asked.raw_prompt)
-        answers.with_prefill(rendered)
-        if view.as_json:
-            facts = {"model": model.name, "sampling": effective_sampling(params)}
-            write_json(facts | answers_as_json(answers, model.tokenizer))
-        else:
-            shown.finish(answers)
+    with ExitStack() as stack:
+        session = _open_session(stack, choice, model, asked, status, dry_run=view.dry_run)
+        with dying():  # long texts take seconds to encode
+            draft = _draft(session, model, asked, text, given, config, status)
+        if view.dry_run:
+            _show_prompt(draft.prompt, params, as_json=view.as_json)
+            return
+        model.check_fits(draft.prompt, config, can_cut=asked.truncate is None)
+        tell_ignored(model.sampling_defaults(), status)
+        llm = stack.enter_context(model.load(config, status))
+        answers = _answer(llm, session, draft, params, view)
     tell_about(answers, status, stops_on_repeat=params.stop_on_repeat)
     if view.stats and answers.metrics is not None:
-        status.write(stats_of(answers.metrics))
+        status.write("\n".join((stats_of(answers.metrics), *answers.rereads)))
     if answers.interrupted_by is not None:
         raise click.exceptions.Exit(answers.interrupted_by)
+
+
+def _answer(llm: LLMEngine, session: ChatSession, draft: Draft, params: SamplingParams, view: ViewOptions) -> Answers:
+    """Runs the request and shows what comes of it."""
+    prompt = draft.prompt
+    shown = AnswerView(view, params.n, prefill="" if prompt.in_reasoning else prompt.prefill)
+    answers = run_draft(llm, session, draft, params, shown.show)
+    answers.with_prefill(prompt)
+    if view.as_json:
+        facts: dict[str, Any] = {"model": session.model.name, "sampling": effective_sampling(params)}
+        kept = {"session": session.conversation.id, "messages": [draft.question.id, *answers.message_ids]}
+        write_json(facts | (kept if session.store is not None else {"session": None}) | answers_as_json(answers, session.model.tokenizer))
+    else:
+        shown.finish(answers)
+    return answers
 
 
 # --- before ----------------------------------------------------------------------------------------------------------
@@ -178,11 +192,38 @@ def open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool)
     return Model(directory, tokenizer, asked.chat_template(directory, tokenizer))
 
 
-def _render(model: Model, asked: PromptOptions, text: str, given: dict[str, Any], config: EngineConfig, status: Status) -> RenderedPrompt:
+def _open_session(
+    stack: ExitStack, choice: SessionChoice, model: Model, asked: PromptOptions, status: Status, *, dry_run: bool
+) -> ChatSession:
+    """The conversation that the question belongs to. One that is begun and cannot be kept is held all the same."""
+    from chatpaged.engine.prompts import NO_TEMPLATE
+    from chatpaged.session import SessionModel
+
+    if model.template is None and not asked.raw_prompt:
+        raise ModelError(NO_TEMPLATE)
+    if dry_run:
+        choice = replace(choice, no_save=True)
+    given = click.get_current_context().get_parameter_source("system") is ParameterSource.COMMANDLINE
+    # A system prompt of the settings is for conversations that are begun.
+    system = asked.system if (choice.is_new or given) and not asked.raw_prompt else None
+    whom = SessionModel(model.name, model.tokenizer, None if asked.raw_prompt else model.template)
+    options = asked.session_options()
+    try:
+        return stack.enter_context(choice.opened(whom, system=system, options=options))
+    except StoreError as error:
+        if not choice.is_new:
+            raise
+        status.note(f"this conversation is not kept: {error}")
+        return stack.enter_context(replace(choice, no_save=True).opened(whom, system=system, options=options))
+
+
+def _draft(
+    session: ChatSession, model: Model, asked: PromptOptions, text: str, given: dict[str, Any], config: EngineConfig, status: Status
+) -> Draft:
     """The prompt, shortened if the user has said so and it does not fit."""
 
-    def render(content: str) -> RenderedPrompt:
-        return asked.render(content, model.tokenizer, model.template)
+    def draft(content: str) -> Draft:
+        return session.draft(content, prefill=asked.prefill, max_tokens=given.get("max_tokens"))
 
     context = model.context(config) if asked.truncate is not None or len(text) > _LONG_TEXT else None
     if asked.truncate is None and context is not None:
@@ -193,16 +234,16 @@ def _render(model: Model, asked: PromptOptions, text: str, given: dict[str, Any]
         if rooms:
             room = min(rooms)
             limit = room - min(given.get("max_tokens", _ROOM_FOR_ANSWER), room // 4)
-            cut = cut_text(text, asked.truncate, limit, model.tokenizer, lambda content: len(render(content).token_ids))
+            cut = cut_text(text, asked.truncate, limit, model.tokenizer, lambda content: len(draft(content).prompt.token_ids))
             text = cut.text
             if cut.num_cut:
                 status.note(f"left out {cut.num_cut} tokens from the {asked.truncate} of the prompt, which has to fit {limit}")
-    rendered = render(text)
-    if text.strip() not in rendered.text:
+    drafted = draft(text)
+    if text.strip() not in drafted.prompt.text:
         status.note("the chat template leaves out what you ask; is it one for chats?")
-    if rendered.system_merged:
+    if drafted.prompt.system_merged:
         status.note("this model's chat template has no system prompt; it was put before the first message")
-    return rendered
+    return drafted
 
 
 def tell_ignored(defaults: GenerationDefaults, status: Status) -> None:
@@ -219,40 +260,3 @@ def _show_prompt(rendered: RenderedPrompt, params: SamplingParams, *, as_json: b
         writer = AnswerWriter(sys.stdout)
         writer.write(rendered.text)
         writer.end()
-
-
-# --- running ---------------------------------------------------------------------------------------------------------
-
-
-def run_request(
-    llm: LLMEngine, rendered: RenderedPrompt, params: SamplingParams, show: Callable[[Delta], None], *, split_reasoning: bool = True
-) -> Answers:
-    """Runs the request; Ctrl-C and a request to end leave what there is so far.
-
-    Raises:
-        ChatpagedError: the request was refused, or has failed.
-    """
-    answers = Answers()
-    request_id = llm.add_request(rendered, params, interactive=True, split_reasoning=split_reasoning)
-    answers.seed = llm.seed_of(request_id) or 0
-    try:
-        while llm.has_unfinished:
-            for output in llm.step():
-                _take(answers, output, show)
-    except Interrupted as error:
-        answers.interrupted_by = error.status
-        last = llm.abort(request_id)
-        if last is not None:
-            _take(answers, last, show)
-    answers.completions.sort(key=lambda completion: completion.index)
-    return answers
-
-
-def _take(answers: Answers, output: RequestOutput, show: Callable[[Delta], None]) -> None:
-    if output.error is not None:
-        raise output.error
-    answers.completions += output.completions
-    answers.metrics = output.metrics
-    for delta in output.deltas:
-        answers.repeats = max(answers.repeats, delta.repeats)
-        show(delta)

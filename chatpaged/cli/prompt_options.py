@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chatpaged.chat_template import ChatTemplate
     from chatpaged.engine.tokenizer import Tokenizer
     from chatpaged.messages import ChatMessage, RenderedPrompt
+    from chatpaged.session import SessionOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MODEL = (
@@ -127,19 +128,12 @@ class PromptOptions:
             return ChatTemplate.from_file(Path(os.path.expanduser(self.template)), tokenizer)
         return ChatTemplate.from_directory(directory, tokenizer)
 
-    def render(self, text: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> RenderedPrompt:
-        """The prompt with the user's text in it.
+    def session_options(self) -> SessionOptions:
+        """What holds for every prompt of a conversation."""
+        from chatpaged.session import SessionOptions
+        from chatpaged.template_language import parse_template_argument
 
-        Raises:
-            InvalidRequestError: the template refuses it.
-            ModelError: there is no template.
-        """
-        from chatpaged.engine.prompts import render_prompt
-        from chatpaged.messages import ChatMessage
-
-        if self.raw_prompt:
-            return render_prompt(text, tokenizer, template)
-        return self.render_messages([ChatMessage("user", text)], tokenizer, template)
+        return SessionOptions(arguments=dict(parse_template_argument(argument) for argument in self.template_args))
 
     def render_messages(self, messages: Sequence[ChatMessage], tokenizer: Tokenizer, template: ChatTemplate | None) -> RenderedPrompt:
         """A conversation as a prompt. The system prompt stands at its beginning, where it has none of its own. Errors as for `render`."""

@@ -132,4 +132,6 @@ def _show(answers: Answers, output: RequestOutput, show: Callable[[Delta], None]
 def _with(answers: Answers, reply: Reply) -> Answers:
     answers.completions = sorted(reply.completions, key=lambda completion: completion.index)
     answers.metrics = reply.metrics
+    answers.message_ids = tuple(node.id for node in reply.nodes)
+    answers.rereads = tuple(map(str, reply.rereads))
     return answers

@@ -12,6 +12,9 @@ Prompt = str | Sequence[int] | Sequence[ChatMessage] | RenderedPrompt
 """Plain text, token ids, a conversation that the chat template turns into ids, or what has been turned into ids already."""
 
 
+NO_TEMPLATE = "no chat template; use --template FILE or --raw-prompt"
+
+
 def render_prompt(
     prompt: Prompt,
     tokenizer: Tokenizer,
@@ -67,5 +70,5 @@ def _template(messages: list[ChatMessage], chat_template: ChatTemplate | None) -
     if not messages:
         raise InvalidRequestError("empty prompt")
     if chat_template is None:
-        raise ModelError("no chat template; use --template FILE or --raw-prompt")
+        raise ModelError(NO_TEMPLATE)
     return chat_template

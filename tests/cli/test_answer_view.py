@@ -10,15 +10,15 @@ import pytest
 from chatpaged.chat_template import ChatTemplate
 from chatpaged.cli.answer_view import AnswerView, ViewOptions, tell_about
 from chatpaged.cli.answers import answers_as_json
-from chatpaged.cli.ask import run_request
 from chatpaged.cli.code_blocks import first_code_block
+from chatpaged.cli.session_options import run_draft
 from chatpaged.cli.terminal import Status
 from chatpaged.cli.truncation import cut_text
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.errors import PromptTooLongError
-from chatpaged.messages import ChatMessage
+from chatpaged.session import ChatSession, SessionModel
 from tests.byte_tokenizer import END, TEMPLATE, byte_tokenizer
 from tests.cli.runner import Stream
 
@@ -38,7 +38,9 @@ class Shown:
         engine = LLMEngine(ScriptedExecutor([*answer.encode(), END]), tokenizer, chat_template=template)
         params = SamplingParams(**(sampling or {}))
         options = ViewOptions(**{field: getattr(DEFAULTS, field) for field in DEFAULTS.__slots__} | view)
-        rendered = template.render([ChatMessage("user", "x")], prefill=prefill)
+        session = ChatSession(SessionModel("m", tokenizer, template))
+        draft = session.draft("x", prefill=prefill)
+        rendered = draft.prompt
         out, err = Stream(terminal=terminal), Stream(terminal=terminal)
         for stream in (out, err):
             stream.reconfigure(encoding="utf-8")
@@ -48,7 +50,7 @@ class Shown:
             patch.setenv("TERM", "xterm")
             patch.delenv("NO_COLOR", raising=False)
             shown = AnswerView(options, params.n, prefill=rendered.prefill)
-            answers = run_request(engine, rendered, params, shown.show)
+            answers = run_draft(engine, session, draft, params, shown.show)
             answers.with_prefill(rendered)
             if options.as_json:
                 self.json = answers_as_json(answers, tokenizer)

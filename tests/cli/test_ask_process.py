@@ -74,6 +74,6 @@ def test_nothing_lies_in_the_home_directory(tmp_path: Path, starter_model: Path)
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert list(home.iterdir()) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "home", "state"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "data", "home", "state"]
     assert [path.name for path in (tmp_path / "state/deep/chatpaged").iterdir()] == ["model-usage.json"]
     assert [path.name for path in models.iterdir()] == [starter_model.name]
