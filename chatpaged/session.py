@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from chatpaged.conversation import Conversation, Node, new_message_id
@@ -24,8 +24,10 @@ from chatpaged.engine.outputs import RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, StoreError
 from chatpaged.history import Turn
-from chatpaged.session_draft import Draft, Drafter, SessionModel, SessionOptions
+from chatpaged.session_draft import Draft, Drafter
+from chatpaged.session_model import SessionModel, SessionOptions
 from chatpaged.session_reply import Reply, Reread
+from chatpaged.session_stream import stream_reply
 from chatpaged.store import Store
 
 __all__ = ["ChatSession", "ContextUse", "Draft", "Reply", "Reread", "SessionModel", "SessionOptions"]
@@ -240,35 +242,7 @@ class ChatSession:
             ChatpagedError: the request has failed.
             StoreError: the finished answer could not be kept; it was given all the same.
         """
-
-        def token_ids(index: int) -> Sequence[int]:
-            group = llm.scheduler.group(reply.request_id)
-            sequences = [sequence for sequence in group.sequences if sequence.index == index] if group is not None else []
-            return sequences[0].token_ids[sequences[0].group.num_prompt_tokens :] if sequences else ()
-
-        try:
-            while llm.scheduler.group(reply.request_id) is not None:
-                outputs = [llm.abort(reply.request_id)] if reply.stopping else llm.step()
-                for output in outputs:
-                    if output is not None and output.request_id == reply.request_id:
-                        yield from self._given(reply, output, token_ids)
-        finally:
-            reply.last = llm.abort(reply.request_id)
-            if reply.last is not None:
-                reply.take(reply.last)
-            reply.end()
-
-    @staticmethod
-    def _given(reply: Reply, output: RequestOutput, token_ids: Callable[[int], Sequence[int]]) -> Generator[RequestOutput, None, None]:
-        """Keeps an output and gives it; what went wrong is told after it."""
-        failure: Exception | None = output.error
-        try:
-            reply.take(output, token_ids)
-        except StoreError as error:
-            failure = failure or error
-        yield output
-        if failure is not None:
-            raise failure
+        return stream_reply(llm, reply)
 
     def answer(self, llm: LLMEngine, draft: Draft, params: SamplingParams) -> Reply:
         """The answers to a draft, once they are there."""

@@ -16,7 +16,8 @@ from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import StoreError
 from chatpaged.history import Reason, Turn
 from chatpaged.messages import ChatMessage
-from chatpaged.session_draft import Draft, SessionModel
+from chatpaged.session_draft import Draft
+from chatpaged.session_model import SessionModel
 from chatpaged.store import Store
 
 SAVE_SECONDS = 0.5

@@ -41,6 +41,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"foreign_sessions"}),
     frozenset({"store_rows"}),
     frozenset({"store"}),
+    frozenset({"session_model"}),
     frozenset({"session_draft"}),
     frozenset({"session_reply"}),
     frozenset({"session", "session_formats", "settings", "presets", "model_files", "model_list", "model_removal"}),
