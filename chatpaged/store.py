@@ -120,7 +120,7 @@ class Store:
                 raise StoreError(f"message {node.id} was deleted meanwhile; what it has become cannot be kept")
 
     def update_session(self, conversation: Conversation) -> None:
-        """Keeps name, system prompt, model and what is looked at.
+        """Keeps system prompt, model and what is looked at. The name is what `rename` has made it, also in another process.
 
         Raises:
             StoreError: the conversation was deleted meanwhile, or cannot be written.
@@ -129,10 +129,16 @@ class Store:
             _update_session(connection, conversation)
 
     def rename(self, session_id: str, name: str) -> None:
-        """Gives a conversation a name; an empty one takes it away."""
+        """Gives a conversation a name; an empty one takes it away.
+
+        Raises:
+            InvalidRequestError: there is no such conversation.
+        """
         conversation = self.load(session_id)
         conversation.name = " ".join(name.split())
-        self.update_session(conversation)
+        with self._database.writing() as connection:
+            values = map(storable, (conversation.name, conversation.title))
+            connection.execute("UPDATE sessions SET name = ?, title = ? WHERE id = ?", (*values, session_id))
 
     def delete(self, session_id: str) -> None:
         """Deletes a conversation for good."""
@@ -267,11 +273,11 @@ def _exists(connection: sqlite3.Connection, table: str, identifier: str) -> bool
 
 
 def _update_session(connection: sqlite3.Connection, conversation: Conversation) -> None:
-    values = (conversation.name, conversation.title, conversation.system, conversation.model)
+    values = (storable(value) if value is not None else None for value in (conversation.system, conversation.model))
     leaf = conversation.leaf.id if conversation.leaf is not None else None
     changed = connection.execute(
-        "UPDATE sessions SET name = ?, title = ?, system = ?, model = ?, leaf = ?, updated = max(updated, ?) WHERE id = ?",
-        (*(storable(value) if value is not None else None for value in values), leaf, conversation.updated, conversation.id),
+        "UPDATE sessions SET system = ?, model = ?, leaf = ?, updated = max(updated, ?) WHERE id = ?",
+        (*values, leaf, conversation.updated, conversation.id),
     )
     if not changed.rowcount:
         raise StoreError(f"session {conversation.id} was deleted meanwhile; what follows cannot be kept in it")

@@ -122,6 +122,20 @@ def test_sessions_are_listed_renamed_and_deleted(path: Path) -> None:
     assert b"answer" not in path.read_bytes()
 
 
+def test_two_processes_on_one_session_keep_what_both_do(path: Path) -> None:
+    conversation = talk("question")
+    with Store(path) as store, Store(path) as other:
+        store.add_session(conversation)
+        mine, theirs = store.load(conversation.id), other.load(conversation.id)
+        other.rename(conversation.id, "their name")
+        other.add_message(theirs, theirs.add_user("theirs"))
+        store.add_message(mine, mine.add_user("mine"))
+        both = store.load(conversation.id)
+        assert both.name == store.sessions()[0].title == "their name"
+        assert [node.content for node in both.children(conversation.nodes[0].id)] == ["theirs", "mine"]
+        assert [node.content for node in both.path()] == ["question", "mine"]
+
+
 def test_sessions_are_found_by_what_is_typed(path: Path) -> None:
     first, second, third = talk("Rust borrow checker"), talk("Rust lifetimes"), talk("bread", name="Baking")
     with Store(path) as store:
