@@ -270,7 +270,7 @@ class ChatSession:
         self._keep()
 
     def context_use(self, text: str = "") -> ContextUse:
-        """How full the context is.
+        """How full the context is. Messages that were left out last time do not count.
 
         Args:
             text: what is being typed.
@@ -279,6 +279,8 @@ class ChatSession:
         leaf = self.conversation.leaf
         if not text and leaf is not None and leaf.id in self._turns:
             return ContextUse(len(self._turns[leaf.id].token_ids), self.model.context)
+        if self.options.leave_out:
+            path = path[next((i for i, node in enumerate(path) if node.id == self._start), 0) :]
         if text:
             path = (*path, self._question(text, leaf.id if leaf is not None else None))
         return ContextUse(self._drafter().count(path), self.model.context)

@@ -199,7 +199,7 @@ class Drafter:
     def count(self, path: Sequence[Node], prefill: str = "") -> int:
         """Tokens of the prompt for a way."""
         messages = self._messages(path)
-        if self.model.template is None or not messages:
+        if self.model.template is None or not path:  # templates want more than a system prompt
             return sum(len(self.model.tokenizer.encode(message.content)) for message in messages)
         prompt = self.model.template.render(
             messages, arguments=self.options.arguments, prefill=prefill, keep_reasoning=self.options.keep_reasoning

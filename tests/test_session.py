@@ -414,6 +414,7 @@ def test_oldest_whole_turns_are_left_out_where_the_user_allows_it(path: Path) ->
         assert len(draft.prompt.token_ids) <= 256 - 20
         assert draft.left_out + len(draft.messages) - 1 == 2 * i + 1
         assert reply.nodes[0].usage["left_out"] == draft.left_out
+        assert session.context_use("x").used < 256
     assert notes[0] == ""
     assert notes[-1].endswith(" oldest messages not sent")
     # Several turns at a time, so that most prompts go on where the last one ended.
@@ -447,6 +448,9 @@ def test_the_context_is_counted(world: World) -> None:
     assert used == len(reply.draft.prompt.token_ids) + 10
     assert session.context_use("more").used == len(session.draft("more").prompt.token_ids)
     assert session.context_use().share == used / 8192
+    empty = world.session()
+    empty.set_system("four")
+    assert empty.context_use().used == 4
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------------
