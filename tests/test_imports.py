@@ -298,6 +298,7 @@ def loaded_by(arguments: list[str], environment: dict[str, str]) -> tuple[set[st
         ["ask", "--help"],
         ["batch", "--help"],
         ["config", "--help"],
+        ["sessions", "--help"],
         ["config", "show"],
         ["config", "show", "--origin", "--json"],
         ["config", "path"],
