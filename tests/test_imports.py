@@ -44,6 +44,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"session_model"}),
     frozenset({"session_draft"}),
     frozenset({"session_reply"}),
+    frozenset({"session_stream"}),
     frozenset({"session", "session_formats", "settings", "presets", "model_files", "model_list", "model_removal"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
     frozenset({"ui.*"}),
