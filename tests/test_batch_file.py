@@ -127,6 +127,20 @@ def test_failed_rows_are_taken_out_to_run_again(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_disk_that_is_full_leaves_failed_rows_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(line(1) + line(2, ok=False))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with OutputFile(path, resume=True) as output, pytest.raises(OSError, match="No space left"):
+        output.finished(without_failed=True)
+    assert path.read_bytes() == line(1) + line(2, ok=False)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
 # --- the manifest --------------------------------------------------------------------------------------------------------
 
 MODEL = {"name": "m", "digest": "a"}

@@ -78,6 +78,13 @@ def test_completions_get_their_text_as_it_is() -> None:
     assert read(fields) == [BatchRow(1, "a", "Once")]
     fields["body"] = {"messages": []}
     assert "'messages' in body" in bad(fields).message
+    fields["body"] = {"max_tokens": 3}
+    assert bad(fields).message == "the row has no prompt"
+
+
+def test_raw_prompts_are_those_outside_of_messages() -> None:
+    rows = read({"prompt": "a"}, {"messages": [{"role": "user", "content": "hi"}]}, raw=True)
+    assert [row.prompt for row in rows if isinstance(row, BatchRow)] == ["a", HI]
 
 
 def test_one_prompt_a_line() -> None:  # H8

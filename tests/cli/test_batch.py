@@ -179,14 +179,21 @@ def test_a_shared_beginning_is_told(model: Path) -> None:  # H9
         (("missing.jsonl",), "cannot read missing.jsonl: No such file"),
         (("--temperature", "-1"), "temperature"),
         (("--prefill", "x"), "prefill"),
+        (("--stop", "\udcff"), "not valid UTF-8"),
+        (("-o", "/dev/null", "rows", "--resume"), "--resume needs a file, which /dev/null is not"),
         (("-o", "missing/OUT"), "cannot write missing/OUT: No such file"),
         (("-o", "OUT", "--resume"), "--resume needs the rows in a file"),
     ],
 )
 def test_usage(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], part: str) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("rows").write_text('{"prompt": "a"}')
     monkeypatch.delattr(LLMEngine, "from_pretrained")
     batch(model, *arguments, stdin=b'{"prompt": "a"}').failed(2, part)
+
+
+def test_no_input_at_all(model: Path) -> None:
+    run_inside("batch", "-m", str(model), stdin=None).failed(2, "no rows; give a FILE or pipe them in")
 
 
 def test_input_and_output_are_two_files(model: Path, rows: Path) -> None:
