@@ -6,6 +6,7 @@ file after an interruption; everything else about the cache is left to the libra
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import shutil
@@ -88,7 +89,16 @@ def delete_revision(name: HubName) -> None:
     if directory is None:
         raise ModelError(f"{name} is not in {hub_cache_dir()}")
     try:
-        huggingface_hub.scan_cache_dir(hub_cache_dir()).delete_revisions(directory.name).execute()
+        cache = huggingface_hub.scan_cache_dir(hub_cache_dir())
+        # Of this repository alone: copies of a repository on the hub have commits in common.
+        repos = frozenset(repo for repo in cache.repos if repo.repo_type == "model" and repo.repo_id == name.repo)
+        if not any(revision.commit_hash == directory.name for repo in repos for revision in repo.revisions):
+            reason = next(
+                (str(warning) for warning in cache.warnings if str(repo_dir(name.repo)) in str(warning)),
+                "its library finds no such revision",
+            )
+            raise ModelError(f"cannot delete {name} in {hub_cache_dir()}: {' '.join(reason.split())}")
+        dataclasses.replace(cache, repos=repos).delete_revisions(directory.name).execute()
     except (OSError, huggingface_hub.CacheNotFound) as error:
         raise ModelError(f"cannot delete {name} in {hub_cache_dir()}: {error}") from error
 

@@ -344,6 +344,17 @@ def test_rm_needs_a_word(tmp_path: Path, hub: FakeHub) -> None:
     models(tmp_path, hub, "rm", NAME, "--yes").failed(3, "nothing to delete")
 
 
+def test_rm_leaves_other_repositories_with_the_same_commit_alone(tmp_path: Path, hub: FakeHub) -> None:
+    others = [f"{letter}/copy" for letter in "abcxyz"]
+    for name in others:
+        hub.repos[name] = hub.repos[NAME]
+    for name in [NAME, *others]:
+        assert models(tmp_path, hub, "pull", name).status == 0
+    assert models(tmp_path, hub, "rm", NAME, "--yes").status == 0
+    assert not snapshot(tmp_path).exists()
+    assert all((snapshot(tmp_path, name=name) / "model.safetensors").is_file() for name in others)
+
+
 def test_rm_takes_what_a_cut_off_download_has_left(tmp_path: Path, hub: FakeHub) -> None:
     hub.cuts = [400_000] + [0] * 20
     assert models(tmp_path, hub, "pull", NAME).status == 3
