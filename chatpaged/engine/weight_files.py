@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.errors import ModelError
@@ -19,6 +19,7 @@ SINGLE = "model.safetensors"
 NOTE = "chatpaged.json"  # what is known of a converted model besides its files
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 _UNFINISHED = ("*.incomplete", "*.part", "*.crdownload", "*.aria2", ".cache/huggingface/download/*.incomplete")
+Shape: TypeAlias = tuple[int, ...]
 _MAX_HEADER = 100_000_000
 _POINTER = b"version https://git-lfs"
 
@@ -33,6 +34,7 @@ class WeightFiles:
         num_bytes: size of the files.
         stored_type: type of most elements, as safetensors names it: F32, F16, BF16, ...
         digest: changes with names, shapes, types and sizes of the files.
+        shapes: of all tensors, by name.
     """
 
     paths: tuple[Path, ...]
@@ -40,6 +42,7 @@ class WeightFiles:
     num_bytes: int
     stored_type: str
     digest: bytes
+    shapes: dict[str, Shape]
 
 
 def check_directory(directory: Path) -> WeightFiles:
@@ -77,6 +80,7 @@ def inspect_weights(directory: Path) -> WeightFiles:
     paths = _shards(directory, index) if index is not None else (_single_file(directory),)
     digest = hashlib.blake2b(digest_size=16)
     counts: Counter[str] = Counter()
+    shapes: dict[str, Shape] = {}
     total = 0
     for path in paths:
         size = path.stat().st_size
@@ -84,11 +88,12 @@ def inspect_weights(directory: Path) -> WeightFiles:
         _check_index(index, path, header)
         digest.update(f"{path.name}\0{size}\0".encode() + json.dumps(header, sort_keys=True).encode())
         counts += elements
+        shapes |= {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}
         total += size
     if not counts:
         raise ModelError(f"the safetensors files in {directory} hold no tensors")
     stored = max(counts, key=lambda name: counts[name])
-    return WeightFiles(paths, sum(counts.values()), total, stored, digest.digest())
+    return WeightFiles(paths, sum(counts.values()), total, stored, digest.digest(), shapes)
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:

@@ -95,3 +95,12 @@ def test_the_command(model_directory: Callable[[str], Path]) -> None:
     command = [sys.executable, "-m", "chatpaged.engine.model_executor.describe", str(model_directory("llama"))]
     done = subprocess.run([*command, json.dumps(asdict(EngineConfig(kv_blocks=3)))], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["kv_tokens"] == 48
+
+
+def test_weights_of_another_shape(tmp_path: Path, model_directory: Callable[[str], Path]) -> None:
+    directory = Path(shutil.copytree(model_directory("llama"), tmp_path / "model"))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"hidden_size": 10_000_000}))
+    told = describe(directory, EngineConfig())
+    assert told["supported"] is False
+    assert "model.embed_tokens.weight has the shape" in told["reason"]

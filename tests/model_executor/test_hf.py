@@ -23,7 +23,7 @@ from chatpaged.engine.model_executor.models.hf import _context
 from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.outputs import FinishReason
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.errors import InvalidRequestError, MemoryBudgetError, ModelError
 from tests.model_executor.harness import load, load_reference, make_engine, reference_answer
 from tests.model_executor.tiny_models import _SIZES as SIZES
 from tests.model_executor.tiny_models import CONTEXT, END, FAMILIES, VOCAB_SIZE, WINDOW, save_model
@@ -64,12 +64,23 @@ def test_tied_weights_are_not_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"model_type": "mystery"}, r"cannot use .*config\.json: .*mystery"),
+        ({"model_type": "mystery"}, r"cannot use config\.json of .*ValueError: .*mystery"),
         ({"model_type": None}, r"cannot use .*config\.json"),
-        ({"hidden_size": "many"}, r"cannot use .*config\.json: .*hidden_size"),
+        ({"hidden_size": "many"}, r"cannot use config\.json .*hidden_size': .*expected int, got str"),
         ({"num_attention_heads": 3}, r"cannot use .*config\.json"),
-        ({"rope_parameters": {"rope_type": "mystery", "rope_theta": 1.0}}, "cannot load .*mystery"),
-        ({"hidden_size": 64}, "cannot load"),
+        ({"num_attention_heads": 0}, r"cannot use .*config\.json .*Error: .*by zero"),
+        ({"hidden_act": "mystery"}, r"cannot use .*config\.json .*KeyError: 'mystery'"),
+        ({"quantization_config": "x"}, r"cannot (use|load) .*AttributeError: 'str'"),
+        ({"rope_parameters": {"rope_type": "mystery", "rope_theta": 1.0}}, "cannot use .*KeyError: 'mystery'"),
+        (
+            {"hidden_size": 64},
+            r"does not fit the weights: model\.embed_tokens\.weight has the shape \d+ x 32 in the files, and \d+ x 64 by",
+        ),
+        (
+            {"vocab_size": 200},
+            r"does not fit the weights: model\.embed_tokens\.weight has the shape \d+ x 32 in the files, and 200 x 32 by",
+        ),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, and the files hold [0-9]+ tensors"),
         ({"num_hidden_layers": 3}, r"incomplete: no weights for model\.layers\.2"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "cannot load"),
         ({"max_position_embeddings": None}, r"cannot use .*config\.json|does not name its context"),
@@ -82,8 +93,37 @@ def test_configurations_that_cannot_be_used(model: Path, values: dict[str, Any],
     assert "\n" not in str(refused.value)
 
 
+def test_shapes_are_compared_before_memory_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    monkeypatch.setattr(hf.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("it would be loaded"))
+    for size in (10_000_000, 10**12, 0):
+        change(model / "config.json", hidden_size=size, head_dim=8)
+        with pytest.raises(ModelError, match=r"does not fit the weights|cannot use"):
+            load(model)
+    assert not recwarn.list
+
+
+def test_shapes_of_renamed_weights_are_compared_when_loading(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    save_file(
+        {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, model / "model.safetensors", metadata={"format": "pt"}
+    )
+    assert load(model).vocab_size == VOCAB_SIZE
+    change(model / "config.json", intermediate_size=72)
+    with pytest.raises(ModelError, match=r"does not fit the weights: .*mlp\.\w+\.weight has the shape .* in the files, and .*72"):
+        load(model)
+
+
+def test_memory_that_the_configuration_asks_for(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = load_file(model / "model.safetensors")
+    save_file({f"x.{name}": tensor for name, tensor in tensors.items()}, model / "model.safetensors", metadata={"format": "pt"})
+    change(model / "config.json", intermediate_size=10**12)
+    monkeypatch.setattr(hf.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("it would be loaded"))
+    with pytest.raises(MemoryBudgetError, match=r"as its config\.json describes it, needs \d.* TiB"):
+        load(model)
+
+
 def test_types_of_tensors_that_are_not_known(model: Path) -> None:
-    header = json.dumps({"w": {"dtype": "Q9", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    header = json.dumps({name: {"dtype": "Q9", "shape": [1], "data_offsets": [0, 4]} for name in "abc"}).encode()
     (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
     with pytest.raises(ModelError, match=r"cannot load .*Q9"):
         load(model)

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
 from chatpaged.engine.model_executor.kv_cache import KVLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
-from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
-from chatpaged.engine.model_executor.models.hf import HFModel, load_config, silence_transformers
+from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, silence_transformers
+from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit
 from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
-from chatpaged.engine.model_executor.models.support import check_supported, text_config
+from chatpaged.engine.model_executor.models.support import text_config
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory, model_name
 from chatpaged.errors import ChatpagedError
@@ -53,10 +52,9 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     dtype = choose_dtype(options.dtype, device, stored_dtype(files.stored_type))
     found |= {"device": device.type, "dtype": str(dtype).removeprefix("torch."), "weight_bytes": files.num_parameters * dtype.itemsize}
     remote = needs_remote_code(directory, trusted=options.trust_remote_code)
-    config = load_config(directory, remote=remote)
-    remote_class = remote_model_class(config, directory) if remote else None
-    check_supported(config, remote_class)
-    model = _without_weights(config, remote_class)
+    config = load_checked_config(directory, remote=remote)
+    model = build_without_weights(config, remote_model_class(config, directory) if remote else None, directory)
+    check_fit(model, directory, files)
     text = text_config(config)
     context = options.max_model_len or getattr(text, "max_position_embeddings", None) or 1
     found |= {
@@ -83,14 +81,6 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
         "kv_bytes_per_token": layout.block_bytes // layout.block_size,
     }
     found |= _room(directory, files, layout, options, device, context)
-
-
-def _without_weights(config: Any, remote_class: Any) -> Any:
-    register_attention()
-    build: Any = remote_class._from_config if remote_class is not None else transformers.AutoModelForCausalLM.from_config  # noqa: SLF001 - as the public one does
-    with torch.device("meta"):
-        # What layers store does not depend on the type; without memory behind it, experts' matrix product knows this one only.
-        return build(config, attn_implementation=ATTENTION_NAME, dtype=torch.bfloat16).eval()
 
 
 def _geometry(model: HFModel, text: Any) -> tuple[KVGeometry, bool]:

@@ -7,6 +7,7 @@ arguments. Everything that would break silently is refused by name.
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ import transformers
 import transformers.generation.utils
 import transformers.modeling_utils
 
+from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
 from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
+from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit, check_layers, needed_bytes, shape_error
 from chatpaged.engine.model_executor.models.probe import KVGeometry, probe_model
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.rope import freeze_rope
-from chatpaged.engine.model_executor.models.support import check_supported, refusal, text_config
+from chatpaged.engine.model_executor.models.support import check_supported, config_error, refusal, text_config, why
 from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import inspect_weights, model_name
 from chatpaged.errors import InvalidRequestError, ModelError
 
 
@@ -98,31 +102,45 @@ def load_hf_model(
     silence_transformers()
     register_attention()
     remote = needs_remote_code(directory, trusted=trust_remote_code)
-    config = load_config(directory, remote=remote)
-    check_supported(config, remote_model_class(config, directory) if remote else None)
+    config = load_checked_config(directory, remote=remote)
     context = _context(config, max_model_len)
     read_json(directory / "generation_config.json")  # transformers ignores one that is damaged, and loses its end tokens
+    _require_room(directory, config, remote=remote, dtype=dtype, device=device)
     try:
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            directory,
-            config=config,
-            attn_implementation=ATTENTION_NAME,
-            # torch's grouped matrix product, which transformers takes otherwise, has no float64.
-            experts_implementation="eager" if dtype == torch.float64 else None,
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=remote,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except Exception as error:  # likewise: a package that it lacks, a type of tensor it does not know, sizes that do not fit
-        raise ModelError(f"cannot load {directory}: {_first_line(error)}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nobody could do anything about them
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                directory,
+                config=config,
+                attn_implementation=ATTENTION_NAME,
+                # torch's grouped matrix product, which transformers takes otherwise, has no float64.
+                experts_implementation="eager" if dtype == torch.float64 else None,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=remote,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name: its own error has none
+            )
+    except Exception as error:  # likewise: a package that it lacks, a type of tensor it does not know
+        raise ModelError(f"cannot load {directory} ({why(error)})") from error
     model, info = loaded
+    for name, stored, wanted in sorted(info["mismatched_keys"]):
+        raise shape_error(directory, name, tuple(stored), tuple(wanted))
     _check_complete(directory, model, sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
     model.eval().requires_grad_(requires_grad=False).to(device)
     freeze_rope(model, context)
     use_few_rows_linear(model)
     return HFModel(model, context)
+
+
+def _require_room(directory: Path, config: Any, *, remote: bool, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuses weights of other shapes, and a configuration that asks for more memory than there is, before any is taken."""
+    # A copy: building a model writes into its configuration.
+    model = build_without_weights(copy.deepcopy(config), remote_model_class(config, directory) if remote else None, directory)
+    check_fit(model, directory, inspect_weights(directory))
+    what = f"the model {model_name(directory)}, as its config.json describes it,"
+    require_memory(what, needed_bytes(model, dtype), free_memory(device), "use a smaller model or another --dtype")
 
 
 def _check_complete(directory: Path, model: Any, missing: list[str], unexpected: list[str]) -> None:
@@ -136,8 +154,20 @@ def _check_complete(directory: Path, model: Any, missing: list[str], unexpected:
     raise ModelError(f"{directory} is incomplete: no weights for {missing[0]}{more}; download the model again")
 
 
+def load_checked_config(directory: Path, *, remote: bool = False) -> Any:
+    """A configuration of a model that is supported.
+
+    Raises:
+        ModelError: as `load_config`; or the model is not supported.
+    """
+    check_layers(directory, inspect_weights(directory))
+    config = load_config(directory, remote=remote)
+    check_supported(config, remote_model_class(config, directory) if remote else None)
+    return config
+
+
 def load_config(directory: Path, *, remote: bool = False) -> Any:
-    """A model's configuration as transformers understands it.
+    """A model's configuration as transformers understands it. Its types are checked, its sense is not.
 
     Args:
         directory: the model.
@@ -150,7 +180,7 @@ def load_config(directory: Path, *, remote: bool = False) -> Any:
         # A copy: transformers writes the attention's name into the configuration it is given.
         return copy.deepcopy(transformers.AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=remote))
     except Exception as error:  # whatever transformers makes of a configuration that somebody else wrote
-        raise ModelError(f"cannot use {directory / 'config.json'}: {_first_line(error)}") from error
+        raise config_error(directory, error) from error
 
 
 def silence_transformers() -> None:
@@ -173,7 +203,3 @@ def _context(config: Any, max_model_len: int | None) -> int:
 
 def _as_ids(value: int | list[int] | None) -> list[int]:
     return [] if value is None else value if isinstance(value, list) else [value]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -20,6 +21,22 @@ _CAUSAL_FOR_TEXT = (None, False, "vision")  # the last: tokens of one image see 
 def refusal(name: str, reason: str) -> ModelError:
     """The error that says which model is not supported, why, and what is."""
     return ModelError(f"{name} {reason}; {WHAT_RUNS}")
+
+
+def config_error(directory: Path, error: Exception) -> ModelError:
+    """The error for a configuration that transformers, or a model's class, cannot use."""
+    return ModelError(f"cannot use config.json of {directory} ({why(error)})")
+
+
+def why(error: Exception) -> str:
+    """What somebody else's exception says, in one line, with its type: many say nothing without it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = ""
+    for line in lines:  # the first, and what follows a line that only announces something
+        text = f"{text} {line}".strip()
+        if not text.endswith(":"):
+            break
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def model_name(config: Any) -> str:
