@@ -55,11 +55,13 @@ class ChatTemplate:
         path = directory / "chat_template.jinja"
         if path.is_file():
             try:
-                return cls(path.read_text(encoding="utf-8"), tokenizer)
+                text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise ModelError(f"cannot read {path}: {error}") from error
+            if text.strip():  # an empty one is none
+                return cls(text, tokenizer)
         source = _named_template(tokenizer.settings) or _named_template(read_json(directory / "chat_template.json"))
-        return cls(source, tokenizer) if source is not None else None
+        return cls(source, tokenizer) if source is not None and source.strip() else None
 
     @classmethod
     def from_file(cls, path: Path, tokenizer: Tokenizer) -> ChatTemplate:

@@ -103,14 +103,18 @@ def context_length(directory: Path) -> int | None:
     """The model's context in tokens, if its configuration names it.
 
     Raises:
-        ModelError: `config.json` is missing or damaged.
+        ModelError: `config.json` is missing or damaged, or names something that is no length.
     """
     config = read_json(directory / "config.json")
     if not config:
         raise ModelError(f"no config.json in {directory}")
     text = config.get("text_config")
     context = (text if isinstance(text, dict) else config).get("max_position_embeddings")
-    return context if isinstance(context, int) else None
+    if context is None:
+        return None
+    if not isinstance(context, int) or isinstance(context, bool) or context < 1:
+        raise ModelError(f"max_position_embeddings in {directory / 'config.json'} is {context!r}; it has to be a positive whole number")
+    return context
 
 
 # --- the hub -------------------------------------------------------------------------------------------------------------

@@ -463,6 +463,11 @@ def test_template_that_is_no_text(tmp_path: Path) -> None:
         ChatTemplate.from_directory(tmp_path, byte_tokenizer())
 
 
+def test_an_empty_template_is_none(tmp_path: Path) -> None:  # A6
+    (tmp_path / "chat_template.jinja").write_text("\n")
+    assert ChatTemplate.from_directory(tmp_path, byte_tokenizer()) is None
+
+
 def test_model_without_a_template_takes_text_but_no_messages() -> None:  # A6
     tokenizer = byte_tokenizer()
     with pytest.raises(ModelError, match="no chat template"):

@@ -26,7 +26,15 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.limits", "engine.sample_rows", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
     frozenset(
-        {"engine.weight_files", "engine.reasoning", "engine.token_bytes", "engine.detokenizer", "engine.stop_texts", "engine.repetition"}
+        {
+            "engine.weight_files",
+            "engine.reasoning",
+            "engine.end_tokens",
+            "engine.token_bytes",
+            "engine.detokenizer",
+            "engine.stop_texts",
+            "engine.repetition",
+        }
     ),
     frozenset({"engine.reasoning_splitter", "engine.output_processor"}),
     frozenset({"messages", "template_sandbox", "template_language"}),

@@ -133,6 +133,12 @@ def test_context_length(home: Path) -> None:
         context_length(home)
 
 
+@pytest.mark.parametrize("value", [0, -5, "many", True, 8.5])
+def test_contexts_that_are_no_length(home: Path, value: object) -> None:
+    with pytest.raises(ModelError, match=r"max_position_embeddings in .*config\.json is .*positive whole number"):
+        context_length(save(home / "a", max_position_embeddings=value))
+
+
 # --- the hub's cache -----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from chatpaged.chat_template import ChatTemplate
 from chatpaged.child_process import failure_reason, run_module
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.tokenizer import Tokenizer, read_json
 from chatpaged.errors import ModelError
 from chatpaged.model_list import read_facts
@@ -53,9 +54,9 @@ def read_card(source: ModelSource, directory: Path, options: EngineConfig, *, ru
         "directory": str(directory),
         **asdict(read_facts(directory)),
         "config": {name: text[name] for name, _ in _SHOWN if name in text},
-        "template": _template_source(directory, tokenizer) if template is not None else None,
+        "template": template.source if template is not None else None,
         "special_tokens": {text: token_id for text, token_id in tokenizer.control_tokens.items() if tokenizer.is_hidden(token_id)},
-        "stop_token_ids": sorted(_stop_ids(directory, text, tokenizer)),
+        "stop_token_ids": sorted(tokenizer.stop_token_ids | end_token_ids(directory)),
     }
     if run:
         card["engine"] = _how_it_runs(directory, options)
@@ -105,25 +106,6 @@ def _how_it_runs(directory: Path, options: EngineConfig) -> dict[str, Any]:
     if done.returncode != 0:
         return {"supported": False, "reason": failure_reason(done)}
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def _template_source(directory: Path, tokenizer: Tokenizer) -> str | None:
-    path = directory / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    source = tokenizer.settings.get("chat_template") or read_json(directory / "chat_template.json").get("chat_template")
-    if isinstance(source, list):
-        source = next((entry.get("template") for entry in source if isinstance(entry, dict) and entry.get("name") == "default"), None)
-    return source if isinstance(source, str) else None
-
-
-def _stop_ids(directory: Path, text: dict[str, Any], tokenizer: Tokenizer) -> set[int]:
-    """The end tokens that the configuration, the generation configuration and the tokenizer name, as the engine joins them."""
-    found = set(tokenizer.stop_token_ids)
-    for settings in (text, read_json(directory / "generation_config.json")):
-        value = settings.get("eos_token_id")
-        found |= {token_id for token_id in (value if isinstance(value, list) else [value]) if isinstance(token_id, int)}
     return found
 
 

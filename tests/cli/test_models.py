@@ -159,6 +159,14 @@ def test_show_what_cannot_run(home: Path, starter_model: Path) -> None:
     models("show", str(directory), "--template").failed(3, "no chat template in mine")
 
 
+@pytest.mark.starter
+def test_show_names_end_tokens_that_are_no_ids(home: Path, starter_model: Path) -> None:
+    directory = save(home / "mine")
+    shutil.copy(starter_model / "tokenizer.json", directory)
+    (directory / "generation_config.json").write_text('{"eos_token_id": [1, null]}')
+    models("show", str(directory)).failed(3, "eos_token_id in", "generation_config.json is [1, null]")
+
+
 def test_show_needs_the_model() -> None:
     models("show", "org/name").failed(3, "org/name is not on this machine; 'chatpaged models pull org/name' gets it")
     models("show", "starter").failed(3, "models pull SmolLM2-135M-Instruct")

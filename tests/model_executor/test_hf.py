@@ -83,6 +83,7 @@ def test_tied_weights_are_not_missing(tmp_path: Path) -> None:
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, and the files hold [0-9]+ tensors"),
         ({"num_hidden_layers": 3}, r"incomplete: no weights for model\.layers\.2"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "cannot load"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings in .* is 0; it has to be a positive whole number"),
         ({"max_position_embeddings": None}, r"cannot use .*config\.json|does not name its context"),
     ],
 )
@@ -91,6 +92,13 @@ def test_configurations_that_cannot_be_used(model: Path, values: dict[str, Any],
     with pytest.raises(ModelError, match=reason) as refused:
         load(model)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["</s>", [1, 2, None], {"a": 1}, 1.5, True])
+def test_end_tokens_that_are_no_ids(model: Path, value: object) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(ModelError, match=r"eos_token_id in .*generation_config\.json is .*; it has to be a token id, or a list"):
+        load(model)
 
 
 def test_shapes_are_compared_before_memory_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
@@ -236,13 +244,23 @@ def test_max_model_len_of_the_configuration_or_the_user(model: Path) -> None:
         load(model, max_model_len=CONTEXT + 1)
 
 
-@pytest.mark.parametrize("named", [None, 0, "long"])
-def test_a_configuration_that_names_no_context(named: Any) -> None:
+def llama_config(context: object) -> Any:
     config = FAMILIES["llama"]()
-    object.__setattr__(config, "max_position_embeddings", named)
-    assert _context(config, 50) == 50
+    object.__setattr__(config, "max_position_embeddings", context)
+    return config
+
+
+def test_a_configuration_that_names_no_context() -> None:
+    assert _context(llama_config(None), 50) == 50
     with pytest.raises(ModelError, match=r"does not name its context .*; use --max-model-len"):
-        _context(config, None)
+        _context(llama_config(None), None)
+
+
+@pytest.mark.parametrize("named", [0, -1, "long", True, 4.5])
+def test_a_context_that_is_no_length(named: object) -> None:
+    for longest in (None, 50):
+        with pytest.raises(ModelError, match="has to be a positive whole number"):
+            _context(llama_config(named), longest)
 
 
 def test_a_short_context_shortens_answers(model_directory: Callable[[str], Path]) -> None:

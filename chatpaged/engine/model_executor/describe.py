@@ -17,7 +17,7 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.kv_cache import KVLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
-from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, silence_transformers
+from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, named_context, silence_transformers
 from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit
 from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
@@ -56,7 +56,7 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     model = build_without_weights(config, remote_model_class(config, directory) if remote else None, directory)
     check_fit(model, directory, files)
     text = text_config(config)
-    context = options.max_model_len or getattr(text, "max_position_embeddings", None) or 1
+    context = options.max_model_len or named_context(config) or 1
     found |= {
         "model_class": type(model).__name__,
         "code_path": f"{type(model).__name__} of {'the model itself' if remote else 'transformers'}, through AttentionInterface",

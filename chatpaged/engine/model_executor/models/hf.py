@@ -18,6 +18,7 @@ import transformers
 import transformers.generation.utils
 import transformers.modeling_utils
 
+from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
 from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
@@ -26,7 +27,6 @@ from chatpaged.engine.model_executor.models.probe import KVGeometry, probe_model
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.rope import freeze_rope
 from chatpaged.engine.model_executor.models.support import check_supported, config_error, refusal, text_config, why
-from chatpaged.engine.tokenizer import read_json
 from chatpaged.engine.weight_files import inspect_weights, model_name
 from chatpaged.errors import InvalidRequestError, ModelError
 
@@ -104,7 +104,7 @@ def load_hf_model(
     remote = needs_remote_code(directory, trusted=trust_remote_code)
     config = load_checked_config(directory, remote=remote)
     context = _context(config, max_model_len)
-    read_json(directory / "generation_config.json")  # transformers ignores one that is damaged, and loses its end tokens
+    end_token_ids(directory)  # transformers ignores a generation configuration that is damaged, and loses its end tokens
     _require_room(directory, config, remote=remote, dtype=dtype, device=device)
     try:
         with warnings.catch_warnings():
@@ -190,9 +190,21 @@ def silence_transformers() -> None:
     logging.disable_progress_bar()
 
 
-def _context(config: Any, max_model_len: int | None) -> int:
+def named_context(config: Any) -> int | None:
+    """The longest sequence that a configuration names.
+
+    Raises:
+        ModelError: it is no positive whole number.
+    """
     context = getattr(text_config(config), "max_position_embeddings", None)
-    if not isinstance(context, int) or context < 1:
+    if context is not None and (not isinstance(context, int) or isinstance(context, bool) or context < 1):
+        raise ModelError(f"max_position_embeddings in the model's config.json is {context!r}; it has to be a positive whole number")
+    return context
+
+
+def _context(config: Any, max_model_len: int | None) -> int:
+    context = named_context(config)
+    if context is None:
         if max_model_len is None:
             raise ModelError("the model's configuration does not name its context (max_position_embeddings); use --max-model-len")
         return max_model_len
