@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,15 +73,20 @@ def list_models() -> list[ModelEntry]:
     Raises:
         ModelError: the file of aliases is damaged.
     """
-    sources = known_models()
+    found = {_identity(source): source for source in known_models().values()}
     aliases: dict[str, list[str]] = {}
     for alias, target in load_aliases().items():
         source = _meant(target)
         if source is not None:
-            sources.setdefault(source.name, source)
-            aliases.setdefault(source.name, []).append(alias)
+            found.setdefault(_identity(source), source)
+            aliases.setdefault(_identity(source), []).append(alias)
     uses = load_uses()
-    entries = [_entry(name, source, uses, tuple(aliases.get(name, ()))) for name, source in sources.items()]
+    shared = Counter(source.name for source in found.values())
+    entries = [
+        # A name of several models tells nothing: then it is the place.
+        _entry(str(source.path) if shared[source.name] > 1 and source.path else source.name, source, uses, tuple(aliases.get(key, ())))
+        for key, source in found.items()
+    ]
     return sorted(entries, key=lambda entry: (-(entry.last_used or 0), entry.name.lower()))
 
 
@@ -124,6 +130,12 @@ def _facts_of_what_is_missing(source: ModelSource) -> ModelFacts:
         return ModelFacts(size=file.stat().st_size, quantization=quantization_of(file.name) or None, problem="not converted yet")
     begun = unfinished_bytes(source.hub.repo)
     return ModelFacts(size=begun or None, problem="the download was cut off" if begun else "not fetched yet")
+
+
+def _identity(source: ModelSource) -> str:
+    """The same for two sources of one model: different ones may have one name."""
+    directory = find_here(source)
+    return str(directory.resolve()) if directory is not None else f"{source.kind.value} {source.path or source.name}"
 
 
 def _meant(target: str) -> ModelSource | None:

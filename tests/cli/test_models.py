@@ -72,6 +72,22 @@ def test_list_in_short_and_as_json(home: Path) -> None:
     assert entry["aliases"] == ["own"]
 
 
+def test_models_with_one_name_are_listed_apart(home: Path) -> None:
+    places = [save(home / "one/mine"), save(home / "other/mine"), save(models_dir() / "gguf/mine-1")]
+    (places[2] / "chatpaged.json").write_text(json.dumps({"name": "mine", "source": str(home / "gone/mine.gguf")}))
+    (home / "link").symlink_to(places[0])
+    for alias, place in (("a", places[0]), ("b", places[1]), ("c", home / "link")):
+        assert models("alias", alias, str(place)).status == 0
+    entries = {entry["name"]: entry for entry in models("list", "--json").json["models"]}
+    assert {name: entry["aliases"] for name, entry in entries.items()} == {
+        "SmolLM2-135M-Instruct": [],
+        str(places[0]): ["a", "c"],
+        str(places[1]): ["b"],
+        str(home / "gone/mine.gguf"): [],
+    }
+    assert {entry["directory"] for entry in entries.values()} == {None, *map(str, places)}
+
+
 def test_names_are_shown_harmlessly_on_a_terminal(home: Path) -> None:
     save(home / "a\x1b[31mb")
     assert models("alias", "own", str(home / "a\x1b[31mb")).status == 0
