@@ -9,15 +9,11 @@ from pathlib import Path
 import filelock
 
 from chatpaged.engine.tokenizer import read_json
-from chatpaged.errors import InvalidRequestError
-from chatpaged.paths import data_dir, private_dir, replace_file
+from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.paths import aliases_file, private_dir, replace_file
+from chatpaged.starter_model import STARTER_NAMES
 
 _NAME = re.compile(r"[\w][\w.+-]*")
-
-
-def aliases_file() -> Path:
-    """Where they are kept."""
-    return data_dir() / "model-aliases.json"
 
 
 def load_aliases() -> dict[str, str]:
@@ -26,21 +22,29 @@ def load_aliases() -> dict[str, str]:
     Raises:
         ModelError: the file is damaged.
     """
-    return {name: target for name, target in sorted(read_json(aliases_file()).items()) if isinstance(target, str)}
+    try:
+        aliases = read_json(aliases_file())
+    except ModelError as error:
+        raise ModelError(f"{error}; mend it, or delete it and set the aliases anew with 'chatpaged models alias'") from error
+    return {name: target for name, target in sorted(aliases.items()) if isinstance(target, str)}
 
 
-def set_alias(name: str, target: str) -> None:
-    """Adds an alias or changes it.
+def set_alias(name: str, target: str) -> str | None:
+    """Adds an alias or changes it. Returns what it stood for before.
 
     Raises:
         InvalidRequestError: the name could be taken for something else.
     """
     if not _NAME.fullmatch(name) or name.lower().endswith(".gguf"):
         raise InvalidRequestError(f"an alias is made of letters, digits and . _ + -, not {name!r}")
+    if name.lower() in {known.lower() for known in STARTER_NAMES}:
+        raise InvalidRequestError(f"{name!r} is the starter model's own name")
     if Path(name).exists():
         raise InvalidRequestError(f"{name!r} is a file or directory here, which --model would take instead of the alias")
     with _locked():
-        replace_file(aliases_file(), _text(load_aliases() | {name: target}))
+        aliases = load_aliases()
+        replace_file(aliases_file(), _text(aliases | {name: target}))
+    return aliases.get(name)
 
 
 def remove_alias(name: str) -> None:

@@ -19,7 +19,7 @@ def record_use(directory: Path) -> None:
     Two processes that do so at once may lose one of the two times.
     """
     try:
-        uses = load_uses() | {str(directory.absolute()): time.time()}
+        uses = load_uses() | {_key(directory): time.time()}
         latest = sorted(uses, key=lambda place: uses[place], reverse=True)[:_MOST_KEPT]
         replace_file(_file(), json.dumps({place: uses[place] for place in latest}))
     except OSError:
@@ -37,7 +37,11 @@ def load_uses() -> dict[str, float]:
 
 def last_used(directory: Path, uses: dict[str, float]) -> float | None:
     """When the model in a directory was last used, if that is known."""
-    return uses.get(str(directory.absolute()))
+    return uses.get(_key(directory))
+
+
+def _key(directory: Path) -> str:
+    return str(directory.resolve())  # the same by whichever way it was named
 
 
 def _file() -> Path:

@@ -42,6 +42,11 @@ def store_file() -> Path:
     return data_dir() / "conversations.db"
 
 
+def aliases_file() -> Path:
+    """The user's own names for models."""
+    return data_dir() / "model-aliases.json"
+
+
 def user_settings_file() -> Path:
     """The settings of this user."""
     return config_dir() / "config.toml"

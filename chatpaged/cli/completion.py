@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import json
 import sys
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -34,21 +35,34 @@ def command(*, shell: str) -> None:
 
 
 def complete_model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Models on this machine, from the names of directories alone; what looks like a path is left to the shell."""
+    """Models that have a name here, read from small files alone; what looks like a path is left to the shell."""
     del ctx, param
     if incomplete.startswith((".", "/", "~")):
         return [CompletionItem(incomplete, type="file")]
-    names = ["starter", *local_model_names()]
-    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in dict.fromkeys(("starter", *local_model_names())) if name.startswith(incomplete)]
 
 
 def local_model_names() -> list[str]:
-    """Names of the model directories in the cache, in order; none if it cannot be read."""
+    """Names of the starter model if it is here, of aliases, conversions and models in the hub's cache, in order; those that can be read."""
+    from chatpaged.hub_cache import cached_names
+
+    names: set[object] = set(_read(paths.aliases_file()))
     try:
-        with os.scandir(paths.models_dir()) as entries:
-            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        # The starter model lies beside directories of other kinds, each conversion in one with a note.
+        starter = next((place.parent.name for place in paths.models_dir().glob("*/config.json")), None)
+        notes = [_read(place) for place in paths.models_dir().glob("gguf/*/chatpaged.json")]
+        names |= {str(name) for name in cached_names()} | {starter, *(note.get("name") for note in notes)}
     except OSError:
-        return []
+        pass
+    return sorted(name for name in names if isinstance(name, str))
+
+
+def _read(place: Path) -> dict[str, object]:
+    try:
+        value = json.loads(place.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def complete_sessions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

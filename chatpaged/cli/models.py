@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.setting_options import SettingsCommand
 from chatpaged.cli.terminal import Status, configure_streams, printable
@@ -66,7 +68,7 @@ def list_command(*, as_json: bool) -> None:
 
 
 @command.command("pull")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_model_names)
 @click.option("--trust-remote-code", is_flag=True, help="Fetch Python code that comes with the model too.")
 @_json_option
 def pull_command(*, name: str, trust_remote_code: bool, as_json: bool) -> None:
@@ -91,7 +93,7 @@ def pull_command(*, name: str, trust_remote_code: bool, as_json: bool) -> None:
 
 
 @command.command("show", cls=SettingsCommand)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_model_names)
 @click.option("--template", "template_only", is_flag=True, help="Write the whole chat template and nothing else.")
 @_json_option
 @engine_options
@@ -114,7 +116,7 @@ def show_command(*, name: str, template_only: bool, as_json: bool, **engine: Any
 
 
 @command.command("rm")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_model_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def remove_command(*, name: str, yes: bool) -> None:
     """Delete a model from the cache. Directories and files of your own are never deleted."""
@@ -139,13 +141,12 @@ def remove_command(*, name: str, yes: bool) -> None:
 
 @command.command("alias")
 @click.argument("name", required=False)
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=complete_model_names)
 @click.option("--remove", "to_remove", metavar="NAME", help="Remove an alias.")
 @_json_option
 def alias_command(*, name: str | None, target: str | None, to_remove: str | None, as_json: bool) -> None:
     """Give a model a name of your own: alias NAME MODEL. Without arguments, list the aliases."""
     from chatpaged.model_aliases import load_aliases, remove_alias, set_alias
-    from chatpaged.starter_model import STARTER_NAMES
 
     if to_remove is not None:
         if name is not None:
@@ -160,11 +161,12 @@ def alias_command(*, name: str | None, target: str | None, to_remove: str | None
                 _write(f"{alias}  {meaning}")
     elif target is None:
         raise InvalidRequestError(f"what does {name!r} stand for? chatpaged models alias {name} MODEL")
-    elif name in STARTER_NAMES:
-        raise InvalidRequestError(f"{name!r} is the starter model's own name")
     else:
         source = _source(target)  # refuses what is no model
-        set_alias(name, str(source.path.absolute()) if source.path is not None else source.name)
+        meaning = os.path.abspath(source.path) if source.path is not None else source.name
+        before = set_alias(name, meaning)
+        if before not in {None, meaning}:
+            sys.stderr.write(f"chatpaged: {printable(name)} stood for {printable(str(before))} before\n")
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------------

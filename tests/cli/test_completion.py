@@ -41,13 +41,22 @@ def complete(*words: str, **more: str) -> list[str]:
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Path:
-    """A cache with two models, one of them partly fetched, and a lock."""
-    for name in ("chatpaged/models/Tiny-1B", "chatpaged/models/SmolLM2-135M-Instruct", "chatpaged/models/.partial"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "chatpaged/models/.lock").touch()
-    (tmp_path / "chatpaged/models/notes.txt").touch()
-    return tmp_path
+def models(tmp_path: Path) -> dict[str, str]:
+    """A machine with a model of each kind, some of them partly fetched, a lock and the directories of helpers."""
+    cache = tmp_path / "cache"
+    for name in ("SmolLM2-135M-Instruct", ".partial", "gguf/tiny-1", "gguf/.partial-tiny", "tokenizers/x"):
+        (cache / "chatpaged/models" / name).mkdir(parents=True)
+    (cache / "chatpaged/models/.lock").touch()
+    (cache / "chatpaged/models/SmolLM2-135M-Instruct/config.json").write_text("{}")
+    (cache / "chatpaged/models/gguf/tiny-1/chatpaged.json").write_text('{"name": "Tiny", "source": "/x/Tiny.gguf"}')
+    snapshot = cache / "huggingface/hub/models--Org--One/snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs/main").write_text("c" * 40)
+    (tmp_path / "data/chatpaged").mkdir(parents=True)
+    (tmp_path / "data/chatpaged/model-aliases.json").write_text('{"own": "/x/y"}')
+    return {"XDG_CACHE_HOME": str(cache), "XDG_DATA_HOME": str(tmp_path / "data"), "HF_HOME": "", "HF_HUB_CACHE": ""}
 
 
 @pytest.mark.parametrize(
@@ -70,12 +79,20 @@ def test_words(words: list[str], expected: list[str]) -> None:
     assert complete(*words) == expected
 
 
-def test_models(models: Path, tmp_path: Path) -> None:
-    cache = {"XDG_CACHE_HOME": str(models)}
-    assert complete("ask", "--model", "", **cache) == ["starter", "SmolLM2-135M-Instruct", "Tiny-1B"]
-    assert complete("ask", "-m", "T", **cache) == ["Tiny-1B"]
-    assert complete("ask", "-m", "", XDG_CACHE_HOME=str(tmp_path / "nothing")) == ["starter"]
-    assert complete("ask", "-m", "./x", **cache) == ["./x"]  # of type file: the shell goes on
+@pytest.mark.parametrize(
+    "words", [("ask", "--model"), ("ask", "-m"), ("models", "show"), ("models", "rm"), ("models", "pull")], ids=" ".join
+)
+def test_models(words: tuple[str, ...], models: dict[str, str]) -> None:
+    assert complete(*words, "", **models) == ["starter", "Org/One", "SmolLM2-135M-Instruct", "Tiny", "own"]
+    assert complete(*words, "T", **models) == ["Tiny"]
+    assert complete(*words, "./x", **models) == ["./x"]  # of type file: the shell goes on
+
+
+def test_models_where_there_are_none_or_files_are_broken(models: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "data/chatpaged/model-aliases.json").write_text("[")
+    assert "own" not in complete("ask", "-m", "", **models)
+    nothing = str(tmp_path / "nothing")
+    assert complete("ask", "-m", "", **models | {"XDG_CACHE_HOME": nothing, "XDG_DATA_HOME": nothing}) == ["starter"]
 
 
 def test_broken_settings_are_in_nobodys_way(tmp_path: Path) -> None:
@@ -123,7 +140,7 @@ def test_the_script_in_bash(tmp_path: Path) -> None:
     assert "-F _chatpaged_completion chatpaged" in done.stdout
 
 
-@pytest.mark.parametrize("words", [("",), ("ask", "--"), ("ask", "-m", ""), ("config", "set", "")], ids=" ".join)
+@pytest.mark.parametrize("words", [("",), ("ask", "--"), ("ask", "-m", ""), ("models", "show", ""), ("config", "set", "")], ids=" ".join)
 def test_completing_loads_nothing_heavy_and_is_quick(words: tuple[str, ...]) -> None:
     env = asked(words)
     command = [sys.executable, "-X", "importtime", "-m", "chatpaged"]

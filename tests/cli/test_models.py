@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chatpaged.paths import models_dir
+from chatpaged.model_usage import record_use
+from chatpaged.paths import aliases_file, models_dir, state_dir
 from tests.cli.runner import COMMAND, REPOSITORY, Result, killed_when_stuck, run_inside, run_process
 from tests.fake_hub import environment, safetensors
 
@@ -122,9 +123,39 @@ def test_aliases(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert models("alias").out == ""
 
 
+def test_aliases_of_paths_are_plain_and_changes_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(home / "mine")
+    save(home / "other")
+    monkeypatch.chdir(home / "other")
+    assert models("alias", "own", "../mine") == Result(0, "", "")
+    assert models("alias", "own", "../other/../mine/") == Result(0, "", ""), "the same"
+    assert models("alias", "own", ".") == Result(0, "", f"chatpaged: own stood for {home}/mine before\n")
+    assert models("alias", "--json").json == {"own": f"{home}/other"}
+
+
+def test_a_broken_file_of_aliases(home: Path) -> None:
+    aliases_file().parent.mkdir(parents=True)
+    aliases_file().write_text("{")
+    models("alias", "a", "starter").failed(3, str(aliases_file()), "mend it, or delete it")
+    models("list").failed(3, str(aliases_file()), "mend it, or delete it")
+
+
+def test_a_use_by_any_path_counts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(home / "mine")
+    (home / "link").symlink_to(home / "mine")
+    assert models("alias", "own", str(home / "mine")).status == 0
+    monkeypatch.chdir(home / "mine")
+    for place in ("../mine", "../link"):
+        (state_dir() / "model-usage.json").unlink(missing_ok=True)
+        record_use(Path(place))
+        assert next(entry for entry in models("list", "--json").json["models"] if entry["name"] == "mine")["last_used"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
+        (("Starter", "org/name"), 2, "starter model's own name"),
+        (("smollm2-135m-instruct", "org/name"), 2, "starter model's own name"),
         (("own",), 2, "what does 'own' stand for?"),
         (("own", "nothing"), 3, "no model 'nothing'"),
         (("own", "nothng-like-smollm2-135m-instruct"), 3, "no model"),
