@@ -93,6 +93,7 @@ def fetch_model(source: ModelSource, tell: Tell, *, show: Tell | None = None, tr
     if source.path is None:
         raise ValueError(f"{source} lies nowhere")
     if source.kind is SourceKind.DIRECTORY:
+        _require_model(source.path)
         return source.path
     if source.converted is not None and not source.path.is_file():
         return source.converted  # the file it was made from is gone
@@ -159,6 +160,18 @@ def _near(name: HubName) -> str:
 
 def _ignore(_: str) -> None:
     """Nobody wants to know."""
+
+
+def _require_model(directory: Path) -> None:
+    """Says so if a directory is no model at all, before what is only one of its files is missed."""
+    try:
+        if (directory / "config.json").exists():
+            return
+        ggufs = sorted(path.name for path in directory.iterdir() if path.suffix.lower() == ".gguf")
+    except OSError as error:
+        raise ModelError(f"cannot read {directory}: {error.strerror or error}") from error
+    hint = f"; give the file itself: {directory / ggufs[0]}" if ggufs else ""
+    raise ModelError(f"{directory} is no model directory: there is no config.json in it{hint}")
 
 
 # --- what a name means ---------------------------------------------------------------------------------------------------

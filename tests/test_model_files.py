@@ -19,14 +19,14 @@ from chatpaged.errors import InvalidRequestError, ModelError
 from chatpaged.hub_cache import cached_names, hub_cache_dir
 from chatpaged.hub_files import RemoteFile, gguf_file, quantization_of
 from chatpaged.hub_files import model_files as needed_files
-from chatpaged.model_aliases import aliases_file, load_aliases, remove_alias, set_alias
+from chatpaged.model_aliases import load_aliases, remove_alias, set_alias
 from chatpaged.model_files import context_length, fetch_model, find_source, resolve_model
 from chatpaged.model_list import list_models, read_facts
 from chatpaged.model_names import HubName, near_names, parse_hub_name
 from chatpaged.model_removal import plan_removal
 from chatpaged.model_sources import SourceKind, find_here
 from chatpaged.model_usage import load_uses, record_use
-from chatpaged.paths import models_dir, private_dir, replace_file, state_dir
+from chatpaged.paths import aliases_file, models_dir, private_dir, replace_file, state_dir
 from tests.fake_hub import safetensors
 
 COMMIT = "c" * 40
@@ -123,6 +123,15 @@ def test_gguf_files_are_converted(home: Path, monkeypatch: pytest.MonkeyPatch) -
     (home / "work/Tiny.GGUF").touch()
     monkeypatch.setattr(model_files, "gguf_directory", lambda source, name, _: Path(f"{source}|{name}"))
     assert resolve_model("Tiny.GGUF", silent) == Path("Tiny.GGUF|Tiny")
+
+
+def test_directories_that_are_no_models(home: Path) -> None:
+    (home / "work/empty").mkdir()
+    with pytest.raises(ModelError, match=r"empty is no model directory: there is no config\.json in it$"):
+        resolve_model("./empty", silent)
+    (home / "work/empty/a.gguf").touch()
+    with pytest.raises(ModelError, match=r"there is no config\.json in it; give the file itself: empty/a\.gguf"):
+        resolve_model("./empty", silent)
 
 
 def test_context_length(home: Path) -> None:

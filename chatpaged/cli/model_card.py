@@ -9,6 +9,7 @@ from typing import Any
 
 from chatpaged.chat_template import ChatTemplate
 from chatpaged.child_process import failure_reason, run_module
+from chatpaged.cli.terminal import disk_size
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.tokenizer import Tokenizer, read_json
@@ -72,14 +73,14 @@ def card_text(card: dict[str, Any]) -> str:
         ("directory", card["directory"]),
         ("architecture", f"{card['architecture'] or 'unknown'} ({card['family'] or 'unknown'})"),
         ("parameters", f"{card['parameters']:,}" if card["parameters"] is not None else "unknown"),
-        ("size on disk", _bytes(card["size"])),
+        ("size on disk", disk_size(card["size"])),
         ("stored as", card["stored_type"]),
         ("quantization", card["quantization"]),
         ("context", f"{card['context']:,} tokens" if card["context"] else "not named"),
         *((label, config.get(name)) for name, label in _SHOWN),
         ("special tokens", _few([f"{text} {token_id}" for text, token_id in card["special_tokens"].items()])),
         ("stop ids", ", ".join(map(str, card["stop_token_ids"])) or "none"),
-        ("chat template", _beginning(template) if template is not None else "none; give prompts as plain text"),
+        ("chat template", _beginning(template) if template is not None else "none; needs --template or --raw-prompt"),
         *_engine_lines(engine),
     ]
     return "\n".join(f"{name:<18} {value}" for name, value in pairs if value is not None)

@@ -13,7 +13,7 @@ import click
 from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.setting_options import SettingsCommand
-from chatpaged.cli.terminal import Status, configure_streams, printable
+from chatpaged.cli.terminal import Status, configure_streams, disk_size, printable
 from chatpaged.errors import InvalidRequestError, ModelError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def pull_command(*, name: str, trust_remote_code: bool, as_json: bool) -> None:
     if as_json:
         _write_json({"name": source.name, "directory": str(directory), "parameters": files.num_parameters, "weight_bytes": files.num_bytes})
     else:
-        _write(f"{source.name}: {_count(files.num_parameters)} parameters, {_size(files.num_bytes)} in {directory}")
+        _write(f"{source.name}: {_count(files.num_parameters)} parameters, {disk_size(files.num_bytes)} in {directory}")
 
 
 @command.command("show", cls=SettingsCommand)
@@ -133,10 +133,10 @@ def remove_command(*, name: str, yes: bool) -> None:
     removal = plan_removal(source)
     if not yes:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InvalidRequestError(f"{removal.name} takes {_size(removal.size)}; say --yes to delete it")
-        click.confirm(f"delete {printable(removal.name)} ({_size(removal.size)})?", abort=True, err=True)
+            raise InvalidRequestError(f"{removal.name} takes {disk_size(removal.size)}; say --yes to delete it")
+        click.confirm(f"delete {printable(removal.name)} ({disk_size(removal.size)})?", abort=True, err=True)
     removal.execute()
-    _write(f"deleted {removal.name} ({_size(removal.size)})")
+    _write(f"deleted {removal.name} ({disk_size(removal.size)})")
 
 
 @command.command("alias")
@@ -199,7 +199,7 @@ def _row(entry: ModelEntry) -> tuple[str, ...]:
         names,
         facts.family,
         _count(facts.parameters),
-        _size(facts.size),
+        disk_size(facts.size) if facts.size is not None else None,
         kind or facts.stored_type,
         f"{facts.context:,}" if facts.context else None,
         _when(entry.last_used) if entry.directory else (facts.problem or "-"),
@@ -243,12 +243,6 @@ def _count(number: int | None) -> str | None:
         if number >= size:
             return f"{number / size:.3g}{letter}"
     return str(number)
-
-
-def _size(number: int | None) -> str | None:
-    if number is None:
-        return None
-    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
 
 
 def _write(text: str) -> None:

@@ -255,11 +255,13 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: the file is not a JSON object.
     """
-    if not path.is_file():
-        return {}
     try:
+        if not path.is_file():
+            return {}
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object")

@@ -110,7 +110,10 @@ def _weight_map(directory: Path) -> dict[str, str] | None:
 
 def _shards(directory: Path, index: dict[str, str]) -> tuple[Path, ...]:
     paths = tuple(directory / name for name in sorted(set(index.values())))
-    missing = [path.name for path in paths if not path.is_file()]
+    strange = next((path for path in paths if path.exists() and not path.is_file()), None)
+    if strange is not None:
+        raise ModelError(f"{strange} is {_no_file(strange)}, not a file of weights")
+    missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise ModelError(f"{directory} is incomplete: missing {', '.join(missing)}{_unfinished(directory)}; download the model again")
     return paths
@@ -120,6 +123,8 @@ def _single_file(directory: Path) -> Path:
     path = directory / SINGLE
     if path.is_file():
         return path
+    if path.exists():
+        raise ModelError(f"{path} is {_no_file(path)}, not a file of weights")
     if path.is_symlink():
         raise ModelError(f"{path} is a link to a file that is not there{_unfinished(directory)}; download the model again")
     there = sorted(directory.iterdir()) if directory.is_dir() else []
@@ -133,6 +138,10 @@ def _single_file(directory: Path) -> Path:
             "look for a safetensors version of the model, or save it anew with transformers' save_pretrained"
         )
     raise ModelError(f"no safetensors weights in {directory}{_unfinished(directory)}")
+
+
+def _no_file(path: Path) -> str:
+    return "a directory" if path.is_dir() else "a pipe, socket or device"
 
 
 def _unfinished(directory: Path) -> str:
@@ -166,12 +175,26 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], Counter[str]]:
         elements: Counter[str] = Counter()
         for tensor in tensors:
             elements[tensor["dtype"]] += math.prod(tensor["shape"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        why = "it is a git-lfs pointer; run git lfs pull" if start == _POINTER else f"{error}; download the model again"
-        raise ModelError(f"{path} is not a whole safetensors file ({why})") from error
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{path} is not a whole safetensors file ({_what_it_is(start) or f'{error}; download the model again'})"
+        ) from error
     if size < end:
         raise ModelError(f"{path} is cut short: {size:,} of {end:,} bytes; download the model again")
     return header, elements
+
+
+def _what_it_is(start: bytes) -> str | None:
+    """What else lies where weights should be, and what to do; None if that is not known."""
+    if not start:
+        return "it is empty; download the model again"
+    if start == _POINTER:
+        return "it is a git-lfs pointer; run git lfs pull"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "it is a web page, as servers send in place of a file that is not there or needs a login; download the model again"
+    return None
 
 
 def _check_index(index: dict[str, str] | None, path: Path, header: dict[str, Any]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +211,43 @@ def test_a_link_into_nothing_is_a_missing_shard(sharded: Path, tmp_path: Path) -
 def test_a_pointer_of_git_lfs_is_named(model: Path) -> None:
     (model / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     with pytest.raises(ModelError, match="git-lfs pointer; run git lfs pull"):
+        inspect_weights(model)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"", r"\(it is empty; download"), (b"<html>not found</html>", "it is a web page"), (b"<!DOCTYPE html>\n" * 99, "it is a web page")],
+)
+def test_what_else_downloads_leave(model: Path, content: bytes, reason: str) -> None:
+    (model / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=reason):
+        inspect_weights(model)
+
+
+def test_directories_and_pipes_are_no_weights(model: Path, sharded: Path, tmp_path: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.unlink()
+    weights.mkdir()
+    with pytest.raises(ModelError, match=r"model\.safetensors is a directory, not a file of weights"):
+        inspect_weights(model)
+    weights.rmdir()
+    os.mkfifo(weights)
+    with pytest.raises(ModelError, match=r"model\.safetensors is a pipe, socket or device, not a file"):
+        inspect_weights(model)
+    copy = Path(shutil.copytree(sharded, tmp_path / "shards"))
+    shard = sorted(copy.glob("*.safetensors"))[1]
+    shard.unlink()
+    shard.mkdir()
+    with pytest.raises(ModelError, match=rf"{re.escape(shard.name)} is a directory, not a file of weights"):
+        inspect_weights(copy)
+
+
+def test_files_that_may_not_be_read_are_not_to_be_downloaded_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:  # the tests may run as root, who may read everything
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ModelError, match=r"cannot read .*model\.safetensors: Permission denied$"):
         inspect_weights(model)
 
 
