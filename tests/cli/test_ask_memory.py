@@ -122,7 +122,7 @@ def test_eight_at_once(place: Path) -> None:  # J3
     ]
     assert [process.wait(DEADLINE) for process in processes] == [0] * 8
     assert len(sessions()) == 8
-    with sqlite3.connect(place / "sessions.db") as connection:
+    with sqlite3.connect(place / "conversations.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}  # K3
     assert os.stat(place).st_mode & 0o777 == 0o700
