@@ -1,17 +1,21 @@
 """What `chatpaged batch` costs beside the engine: rows a second of its own work, and memory.
 
-python -m benchmarks.batch_overhead [--rows 100000] [--max-num-seqs 64] [--ordered] [--json OUT]
+python -m benchmarks.batch_overhead [--rows 100000] [--max-num-seqs 64] [--ordered] [--model DIR] [--json OUT]
 
 A scripted engine answers every row with a few tokens, so that there is nothing but bookkeeping. Rows go from a file through it into a
 file. Clocks around the engine's own calls, `add_request` and `step`, tell its time from the batch's: reading, checking, counting, writing.
 The chat template is timed by itself, as whoever calls the engine pays for it too. For comparison a bare loop runs as many requests. Memory
 is the process's peak after a tenth of the rows and at the end: what grows between is what a row costs for good. Each part runs in a process
 of its own.
+
+With --model, 32 questions are answered by a real model instead, by turns through `generate_many` and as a batch; on one thread, whose
+processor time means something on a busy machine too.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import multiprocessing
 import resource
@@ -33,7 +37,7 @@ from chatpaged.engine.prompts import render_prompt
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler_output import SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor
-from chatpaged.messages import RenderedPrompt
+from chatpaged.messages import ChatMessage, RenderedPrompt
 from tests.byte_tokenizer import END, byte_template, byte_tokenizer
 
 ANSWER = (*b"Yes", END)
@@ -150,6 +154,34 @@ def rendering(count: int, options: argparse.Namespace) -> dict[str, float]:
     return {"seconds": time.perf_counter() - begin}
 
 
+def with_model(directory: Path) -> list[dict[str, Any]]:
+    questions = [f"Tell me about the number {i}." for i in range(32)]
+    rows = "\n".join(json.dumps({"prompt": question}) for question in questions).encode()
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    figures = []
+    with LLMEngine.from_pretrained(directory, EngineConfig(kv_blocks=512, threads=1)) as engine:
+
+        def bare() -> None:
+            engine.generate_many([([ChatMessage("user", question)], params) for question in questions])
+
+        def batch() -> None:
+            def render(row: BatchRow) -> RenderedPrompt:
+                return render_prompt(row.prompt, engine.tokenizer, engine.chat_template)
+
+            job = BatchRun(engine, OutputRows("m", engine.tokenizer), lambda _: None, render=render, defaults=params)
+            job.run(RowReader(io.BytesIO(rows)))
+
+        for turn in range(3):
+            taken = []
+            for call in (bare, batch):
+                engine.forget_cached()
+                begin = time.process_time()
+                call()
+                taken.append(time.process_time() - begin)
+            figures.append({"turn": turn, "engine, processor s": taken[0], "batch": taken[1], "ratio": taken[1] / taken[0]})
+    return figures
+
+
 def apart(part: Any, count: int, options: argparse.Namespace) -> dict[str, float]:
     """Runs a part in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -164,8 +196,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--ordered", action="store_true")
+    parser.add_argument("--model", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.model is not None:
+        turns = with_model(options.model)
+        show(turns)
+        save(options.json, {"turns": turns})
+        return
     bare, batch = (apart(part, options.rows, options) for part in (direct, as_batch))
     sample = min(options.rows, 5000)
     render = apart(rendering, sample, options)["seconds"] / sample
