@@ -395,13 +395,14 @@ def test_model_that_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "model.bin"
     file.touch()
     dry("-m", str(file), "hi").failed(3, "is a file", "model directory")
-    dry("-m", str(tmp_path), "hi").failed(3, "no tokenizer.json", str(tmp_path))
+    dry("-m", str(tmp_path), "hi").failed(3, "no config.json", str(tmp_path))
     dry("-m", "a\x1b[31m\nb", "hi").failed(3)
     assert "\x1b" not in dry("-m", "a\x1b[31m\nb", "hi").err
 
 
 def test_model_without_a_chat_template(tmp_path: Path, starter_model: Path) -> None:  # A6
-    shutil.copy(starter_model / "tokenizer.json", tmp_path)
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(starter_model / name, tmp_path)
     dry("-m", str(tmp_path), "hi").failed(3, "no chat template; use --template FILE or --raw-prompt")
     assert dry("-m", str(tmp_path), "--raw-prompt", "--json", "<|im_end|>").json["token_ids"] == LITERAL_END
     template = tmp_path / "own.jinja"
