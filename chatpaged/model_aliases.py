@@ -43,7 +43,7 @@ def set_alias(name: str, target: str) -> str | None:
         raise InvalidRequestError(f"{name!r} is a file or directory here, which --model would take instead of the alias")
     with _locked():
         aliases = load_aliases()
-        replace_file(aliases_file(), _text(aliases | {name: target}))
+        replace_file(aliases_file().resolve(), _text(aliases | {name: target}))
     return aliases.get(name)
 
 
@@ -58,7 +58,7 @@ def remove_alias(name: str) -> None:
         if name not in aliases:
             raise InvalidRequestError(f"no alias {name!r}; there are: {', '.join(aliases) or 'none'}")
         del aliases[name]
-        replace_file(aliases_file(), _text(aliases))
+        replace_file(aliases_file().resolve(), _text(aliases))
 
 
 def _locked() -> filelock.BaseFileLock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -69,6 +70,24 @@ def private_dir(path: Path) -> Path:
         private_dir(path.parent)  # mkdir's own `parents` would leave them open to others
         path.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes to a place that a user names: a file is replaced in one piece, a device or a pipe is written to.
+
+    A link is followed, and a directory that is not there is not made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        with target.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+    elif not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
+    else:
+        replace_file(target, text)
 
 
 def replace_file(path: Path, text: str, mode: int = 0o600) -> None:

@@ -120,7 +120,7 @@ class Database:
                 f"{self.path} was written by a newer version of chatpaged "
                 f"(format {version}, this one knows {len(MIGRATIONS)}); update chatpaged"
             )
-        if (tables or application) and application != APPLICATION_ID:
+        if version < 0 or ((tables or application) and application != APPLICATION_ID):
             raise StoreError(f"{self.path} is a database of another program; move it away")
 
     def _switch_to_wal(self) -> None:

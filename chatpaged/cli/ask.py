@@ -199,6 +199,8 @@ def _open_session(
     from chatpaged.engine.prompts import NO_TEMPLATE
     from chatpaged.session import SessionModel
 
+    if asked.raw_prompt and not choice.is_new:
+        raise InvalidRequestError("--raw-prompt takes a text as it is; it does not go on with a conversation")
     if model.template is None and not asked.raw_prompt:
         raise ModelError(NO_TEMPLATE)
     if dry_run:

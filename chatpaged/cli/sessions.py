@@ -214,13 +214,13 @@ def _with_free_ids(store: Store, conversations: list[Conversation]) -> list[Conv
 
 
 def _deliver(text: str, output: Path | None) -> None:
-    from chatpaged.paths import replace_file
+    from chatpaged.paths import write_text
 
     if output is None:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         return
     try:
-        replace_file(output, text)
+        write_text(output, text)
     except OSError as error:
         raise InvalidRequestError(f"cannot write {output}: {error.strerror or error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -107,6 +108,8 @@ def test_export_and_import_are_each_others_reverse(home: Path, monkeypatch: pyte
 
 def test_export_into_a_file(home: Path) -> None:
     saved("one `````", "answer")
+    sessions("export", "one", "-o", str(home / "out/talk.md")).failed(2, "No such file or directory")
+    (home / "out").mkdir()
     good("export", "one", "-o", str(home / "out/talk.md"))
     text = (home / "out/talk.md").read_text(encoding="utf-8")
     assert "\n``````text\none `````\n``````\n" in text
@@ -156,3 +159,20 @@ def test_ids_and_names_are_completed(home: Path) -> None:
     assert not (home / "none").exists()
     store_file().write_bytes(b"x" * 5000)
     assert complete("sessions", "show", "B", XDG_DATA_HOME=data) == []
+
+
+def test_export_writes_where_it_is_told(home: Path) -> None:
+    saved("a", name="one")
+    target, link = home / "target.json", home / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    good("export", "one", "-o", str(link))
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == good("export", "one")
+    pipe = home / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    good("export", "one", "-o", str(pipe))
+    assert os.read(reader, 2**20).decode() == good("export", "one")
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
