@@ -69,7 +69,8 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
     for note in notes:
         status.note(note)
     model = open_model(asked, status, trust_remote_code=config.trust_remote_code)
-    params = with_defaults(given, model.sampling_defaults())
+    defaults = model.sampling_defaults()
+    params = with_defaults(given, defaults)
     with ExitStack() as stack:
         session = _open_session(stack, choice, model, asked, status, dry_run=view.dry_run)
         with dying():  # long texts take seconds to encode
@@ -78,7 +79,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
             _show_prompt(draft.prompt, params, as_json=view.as_json)
             return
         model.check_fits(draft.prompt, config, can_cut=asked.truncate is None)
-        tell_ignored(model.sampling_defaults(), status)
+        tell_ignored(defaults, status)
         llm = stack.enter_context(model.load(config, status))
         answers = _answer(llm, session, draft, params, view)
     tell_about(answers, status, stops_on_repeat=params.stop_on_repeat)

@@ -45,17 +45,20 @@ def raise_interrupted() -> None:
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
     """Within, such a signal ends the process without another word; afterwards it raises again."""
-    leave_at_once()
-    try:
+    with _within(_leave):
         yield
-    finally:
-        raise_interrupted()
 
 
 @contextmanager
 def dying() -> Iterator[None]:
     """Within, such a signal kills the process, also in the middle of a long call that Python knows nothing of."""
-    _handle(signal.SIG_DFL)
+    with _within(signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def _within(handler: _Handler | signal.Handlers) -> Iterator[None]:
+    _handle(handler)
     try:
         yield
     finally:
