@@ -128,7 +128,8 @@ class Batch:
         self._status = Status(quiet=asked.quiet)
         self._input = asked.open_input(stack)
         self._model = open_model(prompts, self._status, trust_remote_code=config.trust_remote_code)
-        self._params = with_defaults(given, self._model.sampling_defaults())
+        self._defaults = self._model.sampling_defaults()
+        self._params = with_defaults(given, self._defaults)
         self._file: OutputFile | None = None
         self._finished: FinishedRows | None = None
         self._identity: dict[str, Any] | None = None
@@ -152,7 +153,7 @@ class Batch:
         first = next(rows, None)
         interrupted = None
         if first is not None:  # the model is not loaded for nothing
-            tell_ignored(self._model.sampling_defaults(), self._status)
+            tell_ignored(self._defaults, self._status)
             counts, progress, interrupted = self._run_rows(chain((first,), rows))
         self._tell(counts, progress, reader, interrupted)
 

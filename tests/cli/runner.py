@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -93,6 +94,20 @@ def killed_when_stuck(process: subprocess.Popen[bytes]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def read_terminal(master: int) -> str:
+    """What is written to a terminal until nobody has it open any more; closes it."""
+    shown = b""
+    try:
+        while piece := os.read(master, 4096):
+            shown += piece
+    except OSError as error:
+        if error.errno != errno.EIO:  # Linux says so when the other side has closed
+            raise
+    finally:
+        os.close(master)
+    return shown.decode()
 
 
 def run_process(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Result:

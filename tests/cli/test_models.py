@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pty
@@ -14,7 +13,7 @@ import pytest
 
 from chatpaged.model_usage import record_use
 from chatpaged.paths import aliases_file, models_dir, state_dir
-from tests.cli.runner import COMMAND, REPOSITORY, Result, killed_when_stuck, run_inside, run_process
+from tests.cli.runner import COMMAND, REPOSITORY, Result, killed_when_stuck, read_terminal, run_inside, run_process
 from tests.fake_hub import environment, safetensors
 
 CONFIG = {
@@ -270,15 +269,7 @@ def on_terminal(*arguments: str, keys: str = "") -> tuple[int, str]:
     process = subprocess.Popen([*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=REPOSITORY)
     os.close(slave)
     os.write(master, keys.encode())
-    shown = b""
     with killed_when_stuck(process):
-        try:
-            while piece := os.read(master, 4096):
-                shown += piece
-        except OSError as error:
-            if error.errno != errno.EIO:  # Linux says so when the other side has closed
-                raise
-        finally:
-            os.close(master)
+        shown = read_terminal(master)
         process.wait()
-    return process.returncode, shown.decode()
+    return process.returncode, shown

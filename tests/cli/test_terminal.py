@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pty
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chatpaged.cli.terminal import AnswerWriter, ReasoningWriter, Status, configure_streams, printable, styled
-from tests.cli.runner import COMMAND, REPOSITORY, Stream, killed_when_stuck, run_inside
+from tests.cli.runner import COMMAND, REPOSITORY, Stream, killed_when_stuck, read_terminal, run_inside
 
 
 def on_terminal(*arguments: str) -> tuple[int, str, str]:
@@ -21,18 +20,10 @@ def on_terminal(*arguments: str) -> tuple[int, str, str]:
     master, slave = pty.openpty()
     process = subprocess.Popen([*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, cwd=REPOSITORY)
     os.close(slave)
-    shown = b""
     with killed_when_stuck(process):
-        try:
-            while piece := os.read(master, 4096):
-                shown += piece
-        except OSError as error:
-            if error.errno != errno.EIO:  # Linux says so when the other side has closed
-                raise
-        finally:
-            os.close(master)
+        shown = read_terminal(master)
         _, err = process.communicate()
-    return process.returncode, shown.decode(), err.decode()
+    return process.returncode, shown, err.decode()
 
 
 # --- printable text ------------------------------------------------------------------------------------------------------
