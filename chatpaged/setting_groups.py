@@ -88,6 +88,44 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppSettings:
+    """How `chatpaged run` looks and behaves."""
+
+    theme: str = _setting("textual-dark", Text(), "Colour theme; the command palette lists them.")
+    map_colors: str = _setting("theme", Choice(("theme", "colorblind", "letters")), "How the block map tells states of blocks apart.")
+    sidebar: bool = _setting(default=True, kind=Flag(), text="Show the list of chats.")
+    engine_panel: bool = _setting(default=True, kind=Flag(), text="Show the engine panel.")
+    ctrl_c: str = _setting("hint", Choice(("hint", "quit")), "What Ctrl+C does when there is nothing to copy and nothing to stop.")
+    editor: str | None = _setting(None, Text(), "Editor for long prompts.", unset="$VISUAL, else $EDITOR, else vi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySettings:
+    """Keys of `chatpaged run`, several of them with commas between."""
+
+    send: str = _setting("enter", Text(), "Send what is typed.")
+    newline: str = _setting("shift+enter,alt+enter,ctrl+j", Text(), "Begin a new line.")
+    open_editor: str = _setting("ctrl+g", Text(), "Write in an editor.")
+    stop: str = _setting("escape", Text(), "Stop the answer.")
+    new_chat: str = _setting("ctrl+n", Text(), "Begin a chat.")
+    next_chat: str = _setting("ctrl+pagedown,alt+down", Text(), "Go to the chat below.")
+    previous_chat: str = _setting("ctrl+pageup,alt+up", Text(), "Go to the chat above.")
+    find: str = _setting("ctrl+f", Text(), "Find a chat or a message.")
+    messages: str = _setting("shift+up", Text(), "Choose a message, to copy, edit or branch.")
+    tree: str = _setting("ctrl+t", Text(), "Show the branches.")
+    choose_model: str = _setting("ctrl+o", Text(), "Change the model.")
+    toggle_sidebar: str = _setting("ctrl+b", Text(), "Show or hide the list of chats.")
+    toggle_engine: str = _setting("f2", Text(), "Show or hide the engine panel.")
+    engine_screen: str = _setting("f3", Text(), "Show the engine on the whole screen.")
+    split: str = _setting("f4", Text(), "Show another chat beside this one.")
+    next_pane: str = _setting("f6", Text(), "Go to the next pane.")
+    log: str = _setting("f12", Text(), "Show the log.")
+    palette: str = _setting("ctrl+p", Text(), "Show all commands.")
+    help: str = _setting("f1", Text(), "Show the keys.")
+    quit: str = _setting("ctrl+q", Text(), "Quit; everything is saved.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings. Those at the top are what a command is asked with most."""
 
@@ -98,6 +136,8 @@ class Settings:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
+    app: AppSettings = field(default_factory=AppSettings)
+    keys: KeySettings = field(default_factory=KeySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +175,9 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The option that sets it, of any command that has it."""
-        return "--" + self.name.replace("_", "-")
+        """The option that sets it, of any command that has it. Keys are called like what they do, as options of many commands are."""
+        name = self.key if self.group == "keys" else self.name
+        return "--" + name.replace("_", "-").replace(".", "-")
 
 
 @cache
