@@ -54,6 +54,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"session_reply"}),
     frozenset({"session_stream"}),
     frozenset({"session", "session_formats", "settings", "presets", "model_files", "model_list", "model_removal"}),
+    frozenset({"local_model"}),
+    frozenset({"workspace_events", "chat", "backends", "workspace"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),

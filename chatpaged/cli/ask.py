@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,10 +25,9 @@ from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, ModelError, PromptTooLongError, StoreError
 
 if TYPE_CHECKING:
-    from chatpaged.chat_template import ChatTemplate
     from chatpaged.engine.generation_defaults import GenerationDefaults
     from chatpaged.engine.llm_engine import LLMEngine
-    from chatpaged.engine.tokenizer import Tokenizer
+    from chatpaged.local_model import LocalModel
     from chatpaged.messages import RenderedPrompt
     from chatpaged.session import ChatSession, Draft
 
@@ -78,9 +76,9 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
         if view.dry_run:
             _show_prompt(draft.prompt, params, as_json=view.as_json)
             return
-        model.check_fits(draft.prompt, config, can_cut=asked.truncate is None)
+        _check_fits(model, draft.prompt, config, can_cut=asked.truncate is None)
         tell_ignored(defaults, status)
-        llm = stack.enter_context(model.load(config, status))
+        llm = stack.enter_context(load_model(model, config, status))
         answers = _answer(llm, session, draft, params, view)
     tell_about(answers, status, stops_on_repeat=params.stop_on_repeat)
     if view.stats and answers.metrics is not None:
@@ -124,65 +122,29 @@ def _check_sampling(given: dict[str, Any], view: ViewOptions) -> None:
         raise InvalidRequestError("--logprobs are told with --json only")
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model on disk, of which only the text side has been read."""
-
-    directory: Path
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-
-    @property
-    def name(self) -> str:
-        """What to call it."""
-        from chatpaged.engine.weight_files import model_name
-
-        return model_name(self.directory)
-
-    def context(self, config: EngineConfig) -> int | None:
-        """Longest sequence in tokens, if that is known before the model is loaded."""
-        from chatpaged.model_files import context_length
-
-        return config.max_model_len if config.max_model_len is not None else context_length(self.directory)
-
-    def check_fits(self, rendered: RenderedPrompt, config: EngineConfig, *, can_cut: bool) -> None:
-        """Refuses a prompt that is too long before seconds are spent on loading the weights."""
-        from chatpaged.engine.limits import check_prompt_fits
-
-        try:
-            check_prompt_fits(
-                len(rendered.token_ids), context=self.context(config), num_blocks=config.kv_blocks, block_size=config.block_size
-            )
-        except PromptTooLongError as error:
-            hint = ", or --truncate middle" if can_cut else ""
-            raise PromptTooLongError(f"{error}{hint}") from error
-
-    def sampling_defaults(self) -> GenerationDefaults:
-        """What the model's makers recommend."""
-        from chatpaged.engine.generation_defaults import generation_defaults
-        from chatpaged.engine.tokenizer import read_json
-
-        return generation_defaults(read_json(self.directory / "generation_config.json"))
-
-    def load(self, config: EngineConfig, status: Status) -> LLMEngine:
-        """The engine, with the weights loaded."""
-        from chatpaged.model_usage import record_use
-
-        status.show(f"loading {self.name}")
-        try:
-            with leaving_at_once():
-                from chatpaged.engine.llm_engine import LLMEngine
-
-                llm = LLMEngine.from_pretrained(self.directory, config, tokenizer=self.tokenizer, chat_template=self.template)
-        finally:
-            status.clear()
-        record_use(self.directory)
-        return llm
+def _check_fits(model: LocalModel, rendered: RenderedPrompt, config: EngineConfig, *, can_cut: bool) -> None:
+    """Refuses a prompt that is too long before seconds are spent on loading the weights."""
+    try:
+        model.check_fits(rendered, config)
+    except PromptTooLongError as error:
+        hint = ", or --truncate middle" if can_cut else ""
+        raise PromptTooLongError(f"{error}{hint}") from error
 
 
-def open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool) -> Model:
+def load_model(model: LocalModel, config: EngineConfig, status: Status) -> LLMEngine:
+    """The engine, with the weights loaded; says meanwhile that this is being done."""
+    status.show(f"loading {model.name}")
+    try:
+        with leaving_at_once():
+            return model.load(config)
+    finally:
+        status.clear()
+
+
+def open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool) -> LocalModel:
     """Finds the model, fetches it if need be, and reads its text side."""
     from chatpaged.engine.tokenizer import Tokenizer
+    from chatpaged.local_model import LocalModel
     from chatpaged.model_files import resolve_model
 
     try:
@@ -190,11 +152,11 @@ def open_model(asked: PromptOptions, status: Status, *, trust_remote_code: bool)
     finally:
         status.clear()
     tokenizer = Tokenizer.from_directory(directory)
-    return Model(directory, tokenizer, asked.chat_template(directory, tokenizer))
+    return LocalModel(directory, tokenizer, asked.chat_template(directory, tokenizer))
 
 
 def _open_session(
-    stack: ExitStack, choice: SessionChoice, model: Model, asked: PromptOptions, status: Status, *, dry_run: bool
+    stack: ExitStack, choice: SessionChoice, model: LocalModel, asked: PromptOptions, status: Status, *, dry_run: bool
 ) -> ChatSession:
     """The conversation that the question belongs to. One that is begun and cannot be kept is held all the same."""
     from chatpaged.engine.prompts import NO_TEMPLATE
@@ -221,7 +183,7 @@ def _open_session(
 
 
 def _draft(
-    session: ChatSession, model: Model, asked: PromptOptions, text: str, given: dict[str, Any], config: EngineConfig, status: Status
+    session: ChatSession, model: LocalModel, asked: PromptOptions, text: str, given: dict[str, Any], config: EngineConfig, status: Status
 ) -> Draft:
     """The prompt, shortened if the user has said so and it does not fit."""
 

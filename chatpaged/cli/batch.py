@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from chatpaged.cli.ask import Model, open_model, tell_ignored
+from chatpaged.cli.ask import load_model, open_model, tell_ignored
 from chatpaged.cli.batch_progress import BatchProgress
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.prompt_options import PromptOptions, check_text, rows_prompt_options
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chatpaged.batch_file import FinishedRows, OutputFile
     from chatpaged.batch_rows import BadRow, BatchRow, RowReader
     from chatpaged.batch_run import BatchCounts
+    from chatpaged.local_model import LocalModel
     from chatpaged.messages import RenderedPrompt
 
 
@@ -209,7 +210,7 @@ class Batch:
         from chatpaged.batch_run import BatchRun
 
         model = self._model
-        llm = self._stack.enter_context(model.load(self._config, self._status))
+        llm = self._stack.enter_context(load_model(model, self._config, self._status))
         job = BatchRun(
             llm,
             OutputRows(model.name, model.tokenizer),
@@ -269,7 +270,7 @@ def _write_out(line: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
-def _renderer(prompts: PromptOptions, model: Model) -> Callable[[BatchRow], RenderedPrompt]:
+def _renderer(prompts: PromptOptions, model: LocalModel) -> Callable[[BatchRow], RenderedPrompt]:
     from chatpaged.engine.prompts import render_prompt
 
     def render(row: BatchRow) -> RenderedPrompt:
