@@ -95,6 +95,11 @@ class Reply:
         nodes = (self._samples[index].node for index in sorted(self._samples))
         return tuple(node for node in nodes if node is not None)
 
+    def node_of(self, index: int) -> Node | None:
+        """The message of one sample; None until something of it is there."""
+        sample = self._samples.get(index)
+        return sample.node if sample is not None else None
+
     def stop(self) -> None:
         """Ends the answers; what there is of them is kept."""
         self.stopping = True

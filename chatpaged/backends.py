@@ -1,0 +1,70 @@
+"""What a workspace runs on: a model by its name, or the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.llm_engine import LLMEngine
+from chatpaged.local_model import LocalModel
+from chatpaged.model_files import resolve_model
+from chatpaged.session_model import SessionModel
+
+Tell = Callable[[str], None]
+
+
+class Backend(Protocol):
+    """A model that can be loaded. All methods take their time and are called on the engine's thread."""
+
+    @property
+    def name(self) -> str:
+        """What to call it before anything of it is known."""
+
+    def open(self, tell: Tell) -> tuple[SessionModel, Mapping[str, Any]]:
+        """Its text side, and what its makers recommend for sampling.
+
+        Raises:
+            ChatpagedError: there is no such model, or it is damaged.
+        """
+
+    def load(self, tell: Tell) -> LLMEngine:
+        """The engine; `open` has been called before.
+
+        Raises:
+            ChatpagedError: it cannot be loaded, or does not fit the memory.
+        """
+
+
+@dataclass(slots=True)
+class ModelBackend:
+    """A model by the name that the user has given.
+
+    Attributes:
+        model: the name; None is the starter model.
+        config: engine options.
+    """
+
+    model: str | None
+    config: EngineConfig = field(default_factory=EngineConfig)
+    _local: LocalModel | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it before anything of it is known."""
+        return self._local.name if self._local is not None else self.model or "the starter model"
+
+    def open(self, tell: Tell) -> tuple[SessionModel, Mapping[str, Any]]:
+        """Finds the model, fetches it if need be, and reads its text side."""
+        tell(f"looking for {self.name}")
+        directory = resolve_model(self.model, tell, show=tell, trust_remote_code=self.config.trust_remote_code)
+        self._local = LocalModel.read(directory)
+        return self._local.session_model(self.config), self._local.sampling_defaults().values
+
+    def load(self, tell: Tell) -> LLMEngine:
+        """Loads the weights."""
+        if self._local is None:
+            raise RuntimeError("a model is opened before it is loaded")
+        tell(f"loading {self._local.name}")
+        return self._local.load(self.config, tell)
