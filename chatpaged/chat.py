@@ -56,6 +56,8 @@ class Chat:
     prompt: Any = None
     stored: bool = False
     task: asyncio.Task[None] | None = None
+    counted: tuple[Any, int] | None = None
+    """Tokens of the conversation, and what was counted."""
     _grown: deque[tuple[float, int]] = field(default_factory=deque)
 
     @property

@@ -100,6 +100,13 @@ class Reply:
         sample = self._samples.get(index)
         return sample.node if sample is not None else None
 
+    def current(self, index: int) -> Node | None:
+        """The message of one sample with all there is of it, also what is not kept yet."""
+        sample = self._samples.get(index)
+        if sample is None or sample.node is None or sample.done:
+            return sample.node if sample is not None else None
+        return self._partial(sample.node, sample, None)
+
     def stop(self) -> None:
         """Ends the answers; what there is of them is kept."""
         self.stopping = True

@@ -111,7 +111,7 @@ class KeySettings:
     next_chat: str = _setting("ctrl+pagedown,alt+down", Text(), "Go to the chat below.")
     previous_chat: str = _setting("ctrl+pageup,alt+up", Text(), "Go to the chat above.")
     find: str = _setting("ctrl+f", Text(), "Find a chat or a message.")
-    messages: str = _setting("shift+up", Text(), "Choose a message, to copy, edit or branch.")
+    messages: str = _setting("ctrl+up,f7", Text(), "Choose a message, to copy, edit or branch.")
     tree: str = _setting("ctrl+t", Text(), "Show the branches.")
     choose_model: str = _setting("ctrl+o", Text(), "Change the model.")
     toggle_sidebar: str = _setting("ctrl+b", Text(), "Show or hide the list of chats.")

@@ -315,13 +315,21 @@ class Workspace:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def context_base(self, chat: Chat) -> int | None:
-        """Tokens that the conversation takes; None while that is not known. Counted in a thread."""
+    async def context_use(self, chat: Chat, text: str) -> int | None:
+        """Tokens that the conversation and what is typed take; None while that is not known. Counted in threads.
+
+        The conversation is counted once; what is typed is counted by itself, so that typing costs the same in a long one.
+        """
         model = self.host.model
         if model is None:
             return None
-        session = self._session(chat, model)
-        try:
-            return (await asyncio.to_thread(session.context_use)).used
-        except ChatpagedError:
-            return None
+        leaf = chat.conversation.leaf
+        key = (model, leaf, chat.conversation.system)
+        if chat.counted is None or chat.counted[0] != key:
+            session = self._session(chat, model)
+            try:
+                chat.counted = (key, (await asyncio.to_thread(session.context_use)).used)
+            except ChatpagedError:
+                return None
+        typed = await asyncio.to_thread(model.tokenizer.encode, text) if text else ()
+        return chat.counted[1] + len(typed)

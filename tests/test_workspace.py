@@ -387,7 +387,9 @@ def test_moving_about() -> None:
         assert chat.conversation.path() == first
         await world.workspace.set_system(chat, "Be brief.")
         assert chat.conversation.system == "Be brief."
-        assert await world.workspace.context_base(chat) is not None
+        bare = await world.workspace.context_use(chat, "")
+        assert bare
+        assert await world.workspace.context_use(chat, "ab") == bare + 2
         await world.workspace.switch(chat, "nothing")
         assert "no message" in world.heard(Notice)[0].text
 

@@ -1,0 +1,191 @@
+"""The list of chats beside the conversation: found, opened, named, pinned and deleted here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from chatpaged.chat import ChatState
+from chatpaged.session_list import ListEntry
+from chatpaged.shown_text import shown
+from chatpaged.ui.requests import (
+    ChatRequest,
+    DeleteChat,
+    FilterChats,
+    FindText,
+    NewChat,
+    OpenBeside,
+    OpenChat,
+    PinChat,
+    RenameChat,
+    UndeleteChat,
+)
+
+_BUSY = {ChatState.DRAFTING: "◌", ChatState.WAITING: "◌", ChatState.GENERATING: "●"}
+
+
+class ChatOptions(OptionList):
+    """The list itself."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "rename", "Rename"),
+        Binding("p", "pin", "Pin"),
+        Binding("delete,d", "delete", "Delete", key_display="del"),
+        Binding("u", "undelete", "Undo delete"),
+        Binding("s", "beside", "Beside"),
+    ]
+
+    @property
+    def highlighted_id(self) -> str | None:
+        """The chat that the cursor is on."""
+        return self.get_option_at_index(self.highlighted).id if self.highlighted is not None and self.option_count else None
+
+    def action_rename(self) -> None:
+        """Asks for another name."""
+        self._ask(RenameChat)
+
+    def action_pin(self) -> None:
+        """Pins the chat, or lets it go."""
+        self._ask(PinChat)
+
+    def action_delete(self) -> None:
+        """Deletes the chat."""
+        self._ask(DeleteChat)
+
+    def action_beside(self) -> None:
+        """Opens the chat beside the one in view."""
+        self._ask(OpenBeside)
+
+    def action_undelete(self) -> None:
+        """Brings back what was deleted last."""
+        self.post_message(UndeleteChat())
+
+    def _ask(self, request: type[ChatRequest]) -> None:
+        if self.highlighted_id is not None:
+            self.post_message(request(self.highlighted_id))
+
+
+class Sidebar(Vertical):
+    """Chats, those that are pinned first, then the newest."""
+
+    DEFAULT_CSS = """
+    Sidebar {
+        width: 30;
+        background: $panel;
+        padding: 0 0 0 0;
+        & #new-chat { width: 1fr; margin: 1 1 0 1; height: 1; border: none; min-width: 10; background: $primary 30%; color: $text; }
+        & #new-chat:focus { background: $primary; text-style: bold; }
+        & Input { margin: 1 1 0 1; height: 1; border: none; padding: 0 1; background: $surface; }
+        & Input:focus { background: $surface-lighten-1; border: none; }
+        & ChatOptions { height: 1fr; margin: 1 0 0 0; padding: 0; border: none; background: $panel; scrollbar-size-vertical: 1; }
+        & ChatOptions > .option-list--option { padding: 0 1; }
+        & ChatOptions > .option-list--option-highlighted { background: $foreground 8%; color: $text; }
+        & ChatOptions:focus > .option-list--option-highlighted { background: $primary; color: $text; }
+        & #nothing { padding: 1; color: $text-muted; display: none; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._entries: dict[str, ListEntry] = {}
+        self._in_view: tuple[str, ...] = ()
+        self._shown: dict[str, Content] = {}
+
+    def compose(self) -> ComposeResult:
+        """The list, and what is above it."""
+        yield Button("+ New chat", id="new-chat")
+        yield Input(placeholder="Filter chats", id="filter", select_on_focus=True)
+        yield ChatOptions(id="chats")
+        yield Static("No chat has such a title. Enter looks in all messages.", id="nothing")
+
+    @property
+    def options(self) -> ChatOptions:
+        """The list itself."""
+        return self.query_one("#chats", ChatOptions)
+
+    @property
+    def order(self) -> list[str]:
+        """The ids of the chats that are listed, from the top."""
+        return list(self._entries)
+
+    def show(self, entries: Sequence[ListEntry], in_view: Sequence[str]) -> None:
+        """Shows these chats. Only what is different is drawn anew."""
+        now = time.time()
+        self._in_view = tuple(in_view)
+        self._entries = {entry.id: entry for entry in entries}
+        lines = {entry.id: self._line(entry, now) for entry in entries}
+        options = self.options
+        if list(lines) != list(self._shown):
+            highlighted = options.highlighted_id
+            options.set_options([Option(line, id=chat_id) for chat_id, line in lines.items()])
+            self._highlight(highlighted if highlighted in lines else next(iter(in_view), None))
+        else:
+            for chat_id, line in lines.items():
+                if line != self._shown[chat_id]:
+                    options.replace_option_prompt(chat_id, line)
+        self._shown = lines
+        self.query_one("#nothing").display = not entries and bool(self.query_one("#filter", Input).value)
+
+    def _highlight(self, chat_id: str | None) -> None:
+        if chat_id in self._entries:
+            self.options.highlighted = self.options.get_option_index(chat_id)
+
+    def look_at(self, chat_id: str) -> None:
+        """Puts the cursor on the chat in view."""
+        self._highlight(chat_id)
+
+    def _line(self, entry: ListEntry, now: float) -> Content:
+        """Two rows: the title; what it is doing or how old it is."""
+        width = max(8, (self.size.width or 30) - 5)
+        mark = _BUSY.get(entry.state, "•" if entry.unread else "▸" if entry.id in self._in_view else " ")
+        style = "$text-success" if entry.state is ChatState.GENERATING else "$text-warning" if mark == "◌" else "$text-accent"
+        title = shown(entry.title)
+        strong = "bold" if entry.unread or entry.id in self._in_view else ""
+        first = Content.assemble((f"{mark} ", style), (title, strong)).truncate(width + 2, ellipsis=True)
+        pin = "pinned · " if entry.pinned else ""
+        note = entry.note(now)
+        unread = " · unread" if entry.unread else ""
+        return first + Content.styled(f"\n  {pin}{note}{unread}".rstrip(" ·"), "$text-muted")
+
+    # --- what is done with it --------------------------------------------------------------------------------------------
+
+    def focus_filter(self) -> None:
+        """Lets titles be typed."""
+        self.query_one("#filter", Input).focus()
+
+    @on(OptionList.OptionSelected)
+    def _open(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_id is not None:
+            self.post_message(OpenChat(event.option_id))
+
+    @on(Button.Pressed, "#new-chat")
+    def _new(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(NewChat())
+
+    @on(Input.Changed, "#filter")
+    def _filter(self, event: Input.Changed) -> None:
+        event.stop()
+        self.post_message(FilterChats(event.value))
+
+    @on(Input.Submitted, "#filter")
+    def _find(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self._entries and event.value:
+            self.post_message(OpenChat(next(iter(self._entries))))
+        elif event.value.strip():
+            self.post_message(FindText(event.value))
+
+    def chosen(self) -> str | None:
+        """The chat that the cursor is on."""
+        return self.options.highlighted_id

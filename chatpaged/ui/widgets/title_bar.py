@@ -1,0 +1,64 @@
+"""The line at the top: the chat in view, the model, and what the engine is doing."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from chatpaged.engine_host import EngineState
+from chatpaged.shown_text import shown
+
+_MARKS = {
+    EngineState.LOADING: ("◌", "$text-warning"),
+    EngineState.READY: ("●", "$text-success"),
+    EngineState.FAILED: ("✗", "$text-error"),
+    EngineState.DEAD: ("✗", "$text-error"),
+    EngineState.CLOSED: ("○", "$text-muted"),
+}
+
+
+class _Model(Static):
+    """The model's name; a click changes the model."""
+
+    def on_click(self) -> None:
+        """Asks for another model."""
+        self.post_message(TitleBar.ModelClicked())
+
+
+class TitleBar(Horizontal):
+    """The line at the top."""
+
+    DEFAULT_CSS = """
+    TitleBar {
+        height: 1;
+        background: $panel;
+        color: $foreground;
+        & #app-name { width: auto; padding: 0 1; color: $text-primary; text-style: bold; }
+        & #chat-title { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        & _Model { width: auto; max-width: 60%; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; pointer: pointer; }
+        & _Model:hover { background: $foreground 10%; }
+    }
+    """
+
+    class ModelClicked(Message):
+        """The model is to be changed."""
+
+    def compose(self) -> ComposeResult:
+        """Three parts."""
+        yield Static("chatpaged", id="app-name")
+        yield Static("", id="chat-title", markup=False)
+        yield _Model("", id="model-name", markup=False)
+
+    def show_chat(self, title: str) -> None:
+        """Names the chat in view."""
+        self.query_one("#chat-title", Static).update(Content(shown(" ".join(title.split()))))
+
+    def show_engine(self, name: str, state: EngineState, status: str) -> None:
+        """Names the model and says what the engine is doing."""
+        mark, style = _MARKS[state]
+        says = status if state is EngineState.LOADING else "" if state is EngineState.READY else state.value
+        text = shown(says if name in says else f"{name} {says}".strip())
+        self.query_one("#model-name", Static).update(Content.assemble((f"{mark} ", style), " ".join(text.split())))

@@ -1,0 +1,79 @@
+"""What an empty chat shows: what can be done, and the chats that can be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from chatpaged.session_list import ListEntry, spoken_age
+from chatpaged.shown_text import shown
+from chatpaged.ui.requests import OpenChat
+
+_MOST = 5
+
+
+class Welcome(VerticalScroll):
+    """An empty chat."""
+
+    DEFAULT_CSS = """
+    Welcome {
+        align: center middle;
+        height: 1fr;
+        & > * { max-width: 62; width: 1fr; margin: 0 2; }
+        & #welcome-title { text-style: bold; color: $text-primary; margin-bottom: 1; }
+        & #welcome-hint { color: $text-muted; margin-bottom: 1; }
+        & #welcome-model { color: $text; margin-bottom: 1; }
+        & OptionList { height: auto; max-height: 12; border: none; background: transparent; padding: 0; scrollbar-size-vertical: 1; }
+        & OptionList > .option-list--option-highlighted { background: $foreground 8%; color: $text; }
+        & OptionList:focus > .option-list--option-highlighted { background: $primary; color: $text; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(can_focus=False)
+        self._entries: tuple[ListEntry, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """Words and a list."""
+        yield Static("What shall we talk about?", id="welcome-title")
+        yield Static("", id="welcome-model", markup=False)
+        yield Static(
+            "Type below and press Enter. Start as many chats as you like: they all write at once, and share what they have in common.",
+            id="welcome-hint",
+        )
+        yield Static("Go on with", id="welcome-recent")
+        yield OptionList(id="recent")
+
+    def on_mount(self) -> None:
+        """Nothing to go on with yet."""
+        self.show_recent(())
+
+    def show_model(self, text: str) -> None:
+        """Says what the engine is doing, or which model answers."""
+        self.query_one("#welcome-model", Static).update(Content(shown(text)))
+
+    def show_recent(self, entries: Sequence[ListEntry]) -> None:
+        """Shows the chats that were held last."""
+        entries = tuple(entries[:_MOST])
+        recent = self.query_one("#recent", OptionList)
+        if entries != self._entries:
+            recent.set_options([Option(self._line(entry), id=entry.id) for entry in entries])
+        self._entries = entries
+        recent.display = self.query_one("#welcome-recent").display = bool(entries)
+
+    @staticmethod
+    def _line(entry: ListEntry) -> Content:
+        count = f"{entry.num_messages} message{'' if entry.num_messages == 1 else 's'}"
+        return Content.assemble("↩ ", shown(entry.title), (f"  {spoken_age(entry.updated)} · {count}", "$text-muted"))
+
+    @on(OptionList.OptionSelected)
+    def _open(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_id is not None:
+            self.post_message(OpenChat(event.option_id))
