@@ -110,7 +110,7 @@ async def turns(engine: AsyncEngine) -> list[dict[str, Any]]:
 async def measure(directory: Path, repeat: int) -> dict[str, Any]:
     """All measurements."""
     result: dict[str, Any] = {"gaps": [], "together": [], "turns": []}
-    async with AsyncEngine(lambda: LLMEngine.from_pretrained(directory)) as engine:
+    async with AsyncEngine(lambda _: LLMEngine.from_pretrained(directory)) as engine:
         await _read(engine, "warm up", SHORT)
         for _ in range(repeat):
             await engine.call(lambda llm: llm.forget_cached())

@@ -6,7 +6,7 @@ Knows nothing of how the engine is driven: whoever does so hands over its output
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
@@ -48,7 +48,7 @@ class _Sample:
     node: Node | None = None
     text: str = ""
     reasoning: str = ""
-    num_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
     done: bool = False
     stored: bool = False
     saved_at: float = 0.0
@@ -111,12 +111,8 @@ class Reply:
         """Ends the answers; what there is of them is kept."""
         self.stopping = True
 
-    def take(self, output: RequestOutput, token_ids: Callable[[int], Sequence[int]] | None = None) -> None:
+    def take(self, output: RequestOutput) -> None:
         """Takes in news.
-
-        Args:
-            output: from the engine.
-            token_ids: gives all ids that an unfinished sample has by now. Without, a partial answer is kept as text.
 
         Raises:
             StoreError: a finished answer could not be kept. It is in the conversation all the same.
@@ -125,31 +121,32 @@ class Reply:
             self.metrics = output.metrics
             self.rereads = rereads(self.draft, output.metrics.cached_tokens, self.block_size)
         for delta in output.deltas:
-            self._take(delta, token_ids)
+            self._take(delta)
         if output.finished:
             self._tell_metrics()
 
-    def end(self) -> None:
+    def end(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Keeps what there is, where the engine will say nothing more. What cannot be kept has been told before."""
-        for sample in self._samples.values():
-            if not sample.done and sample.node is not None:
+        for index, sample in self._samples.items():
+            if not sample.done and sample.token_ids:
                 sample.done = True
+                node = self._partial(self._node(sample, index), sample)
                 with suppress(StoreError):
-                    self._save(sample, replace(sample.node, finish_reason=sample.node.finish_reason or FinishReason.CANCELLED.value))
+                    self._save(sample, replace(node, finish_reason=reason.value))
 
     # --- one sample -----------------------------------------------------------------------------------------------------
 
-    def _take(self, delta: Delta, token_ids: Callable[[int], Sequence[int]] | None) -> None:
+    def _take(self, delta: Delta) -> None:
         sample = self._samples.setdefault(delta.index, _Sample())
         sample.text += delta.text
         sample.reasoning += delta.reasoning
-        sample.num_tokens += delta.num_tokens
+        sample.token_ids += delta.token_ids
         if delta.completion is not None:
             self._complete(sample, delta.completion)
-        elif sample.num_tokens and time.monotonic() - sample.saved_at >= SAVE_SECONDS:
+        elif sample.token_ids and time.monotonic() - sample.saved_at >= SAVE_SECONDS:
             node = self._node(sample, delta.index)
             try:
-                self._save(sample, self._partial(node, sample, token_ids(delta.index) if token_ids is not None else None))
+                self._save(sample, self._partial(node, sample))
             except StoreError:
                 sample.saved_at = time.monotonic()  # the whole answer will be tried once more, and that will be told
 
@@ -172,22 +169,10 @@ class Reply:
             self.conversation.update(sample.node)
         return sample.node
 
-    def _partial(self, node: Node, sample: _Sample, token_ids: Sequence[int] | None) -> Node:
-        if token_ids is not None:
-            message = self._message(token_ids, sample.text, sample.reasoning)
-            # The last character may want more tokens.
-            return replace(_filled(node, message), content=message.content.rstrip("\ufffd"), state=NodeState.INTERRUPTED)
-        before = self.draft.continued if self.draft.continued is not None else Node(id="", parent=None, role="assistant", content="")
-        prefill = self.draft.prompt.prefill if self.draft.opening is None else ""
-        inside = self.draft.prompt.in_reasoning
-        return replace(
-            node,
-            content=before.content + ("" if inside else prefill) + sample.text,
-            reasoning=before.reasoning + (prefill if inside else "") + sample.reasoning,
-            token_ids=None,
-            reasoning_ids=(),
-            state=NodeState.INTERRUPTED,
-        )
+    def _partial(self, node: Node, sample: _Sample) -> Node:
+        message = self._message(sample.token_ids, sample.text, sample.reasoning)
+        # The last character may want more tokens.
+        return replace(_filled(node, message), content=message.content.rstrip("\ufffd"), state=NodeState.INTERRUPTED)
 
     def _complete(self, sample: _Sample, completion: Completion) -> None:
         self.completions.append(completion)

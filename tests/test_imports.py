@@ -34,6 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "engine.detokenizer",
             "engine.stop_texts",
             "engine.repetition",
+            "engine.output_slot",
         }
     ),
     frozenset({"engine.reasoning_splitter", "engine.output_processor"}),
@@ -41,6 +42,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"prompt_assembly", "prompt_rendering", "chat_template", "history"}),
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),
+    frozenset({"engine.engine_state"}),
     frozenset({"engine.async_engine"}),
     frozenset({"setting_groups", "settings_file", "model_names", "hub_progress", "gguf_files", "model_usage"}),
     frozenset({"hub_cache", "hub_files", "starter_model", "model_aliases"}),
@@ -368,7 +370,7 @@ def make():
     return LLMEngine(executor, tokenizer, chat_template=byte_template(tokenizer))
 
 async def chat():
-    async with AsyncEngine(make) as engine:
+    async with AsyncEngine(lambda _: make()) as engine:
         async for output in engine.generate([ChatMessage("user", "hi")]):
             for delta in output.deltas:
                 print(delta.text, end="")

@@ -17,6 +17,7 @@ from chatpaged.chat_template import ChatTemplate
 from chatpaged.conversation import Conversation, Node, NodeState
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
+from chatpaged.engine.outputs import FinishReason
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow
 from chatpaged.engine.scripted import Script, ScriptedExecutor
@@ -528,10 +529,29 @@ def test_who_drives_the_engine_otherwise_hands_over_outputs(world: World, monkey
             reply.take(output)
     leaf = world.stored(session).leaf
     assert leaf is not None
-    assert (leaf.content, leaf.token_ids, leaf.state) == ("Ohabc", None, NodeState.INTERRUPTED)
+    assert (leaf.content, leaf.token_ids, leaf.state) == ("Ohabc", tuple(b"Ohabc"), NodeState.INTERRUPTED)
     reply.end()
     assert session.conversation.leaf == world.stored(session).leaf
     world.llm.abort(name)
     more = session.draft_continue()
     assert more.prompt.token_ids[-6:] == (10, *b"Ohabc")
     assert time.time() - leaf.created < 60
+
+
+def test_what_came_since_the_last_save_is_kept_when_the_engine_dies(world: World) -> None:  # J2
+    session = world.session()
+    params = SamplingParams(temperature=0, n=2)
+    draft = session.draft("hi")
+    name = world.llm.add_request(draft.prompt, params)
+    reply = session.begin(draft, params, request_id=name, seed=1, block_size=BLOCK)
+    for _ in range(4):
+        for output in world.llm.step():
+            reply.take(output)
+    assert [node.content for node in world.stored(session).children(draft.question.id)] == ["a", "a"]
+    reply.end(FinishReason.ERROR)
+    stored = world.stored(session).children(draft.question.id)
+    assert stored == reply.nodes == session.conversation.children(draft.question.id)
+    for node in stored:
+        assert (node.content, node.token_ids, node.finish_reason, node.state) == ("abcd", tuple(b"abcd"), "error", NodeState.INTERRUPTED)
+        assert node.can_continue
+    world.llm.abort(name)

@@ -19,8 +19,10 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Self, TypeVar
 
+from chatpaged.engine.engine_state import EngineFacts, EngineState
 from chatpaged.engine.llm_engine import LLMEngine
-from chatpaged.engine.outputs import RequestOutput, merge_outputs
+from chatpaged.engine.output_slot import OutputSlot
+from chatpaged.engine.outputs import RequestOutput
 from chatpaged.engine.prompts import Prompt
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.snapshot import EngineSnapshot
@@ -29,50 +31,19 @@ from chatpaged.errors import ChatpagedError, EngineDeadError
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command = Callable[[LLMEngine], object]
+Progress = Callable[[str], None]
+"""Is told, in a few words, what is being done."""
 
 
-class _Slot:
-    """The hand-off to one reader. Lives on the event loop."""
-
-    def __init__(self) -> None:
-        self._is_open = False
-        self._output: RequestOutput | None = None
-        self._error: BaseException | None = None
-        self._ready = asyncio.Event()
-
-    def open(self) -> None:
-        """The engine knows the request: from now on, news under its name are meant for this reader."""
-        self._is_open = True
-
-    def put(self, output: RequestOutput) -> None:
-        """Adds news; merged with what has not been fetched. What comes too early was for an earlier user of the name."""
-        if self._is_open:
-            self._output = output if self._output is None else merge_outputs(self._output, output)
-            self._ready.set()
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the stream with an error, after what is still to be fetched."""
-        self._error = error
-        self._ready.set()
-
-    async def get(self) -> RequestOutput:
-        """Waits for news."""
-        await self._ready.wait()
-        if self._output is not None:
-            output, self._output = self._output, None
-            if self._error is None:
-                self._ready.clear()
-            return output
-        if self._error is None:
-            raise RuntimeError("an empty slot was marked ready")
-        raise self._error
+class _LoadingStoppedError(ChatpagedError):
+    """Whoever waited for the engine has gone."""
 
 
 class AsyncEngine:
     """One engine thread, used from one event loop.
 
     ```python
-    async with AsyncEngine(lambda: LLMEngine.from_pretrained(directory)) as engine:
+    async with AsyncEngine(lambda progress: LLMEngine.from_pretrained(directory, progress=progress)) as engine:
         async for output in engine.generate([ChatMessage("user", "Hello!")]):
             ...
     ```
@@ -80,21 +51,25 @@ class AsyncEngine:
     Requests that come before the engine has been loaded wait for it.
     """
 
-    def __init__(self, factory: Callable[[], LLMEngine]) -> None:
+    def __init__(self, factory: Callable[[Progress], LLMEngine], *, on_progress: Progress | None = None) -> None:
         """Prepares an engine.
 
         Args:
-            factory: makes the engine; called on the engine thread.
+            factory: makes the engine; called on the engine thread. What it tells its argument reaches `on_progress`; telling it
+                something is also where loading ends early when the engine is closed meanwhile.
+            on_progress: called on the event loop while the engine is being loaded.
         """
         self._factory = factory
+        self._on_progress = on_progress
+        self._is_closing = threading.Event()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, OutputSlot] = {}
         self._futures: set[asyncio.Future[Any]] = set()
         self._names = (f"async-{number}" for number in itertools.count())
         self._thread = threading.Thread(target=self._run, name="chatpaged-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loaded: asyncio.Future[None] | None = None
-        self._death: Exception | None = None
+        self._loaded: asyncio.Future[EngineFacts] | None = None
+        self._dead: asyncio.Future[Exception] | None = None
 
     # --- from the event loop -------------------------------------------------------------------------------------------
 
@@ -104,9 +79,27 @@ class AsyncEngine:
             raise RuntimeError("the engine has been started before")
         self._loop = asyncio.get_running_loop()
         self._loaded = self._loop.create_future()
+        self._dead = self._loop.create_future()
         self._thread.start()
 
-    async def wait_loaded(self) -> None:
+    @property
+    def state(self) -> EngineState:
+        """What can be expected of it."""
+        if self.death is not None:
+            return EngineState.DEAD
+        return EngineState.READY if self.has_loaded else EngineState.LOADING
+
+    @property
+    def has_loaded(self) -> bool:
+        """Whether it could ever work; a dead engine that has not was not there to begin with, and loading it again may not help."""
+        return self._loaded is not None and self._loaded.done() and self._loaded.exception() is None
+
+    @property
+    def death(self) -> Exception | None:
+        """Why it has stopped, if it has."""
+        return self._dead.result() if self._dead is not None and self._dead.done() else None
+
+    async def wait_loaded(self) -> EngineFacts:
         """Waits until the engine can work.
 
         Raises:
@@ -114,7 +107,13 @@ class AsyncEngine:
         """
         if self._loaded is None:
             raise RuntimeError("the engine has not been started")
-        await asyncio.shield(self._loaded)
+        return await asyncio.shield(self._loaded)
+
+    async def wait_dead(self) -> Exception:
+        """Waits until the engine has stopped, and returns why. Streams have heard of it by then."""
+        if self._dead is None:
+            raise RuntimeError("the engine has not been started")
+        return await asyncio.shield(self._dead)
 
     async def generate(
         self,
@@ -125,6 +124,7 @@ class AsyncEngine:
         priority: int = 0,
         interactive: bool = True,
         salt: bytes = b"",
+        split_reasoning: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Runs a request and yields its outputs. Leaving the loop, or cancelling the task, cancels the request.
 
@@ -138,12 +138,20 @@ class AsyncEngine:
         name = request_id if request_id is not None else next(self._names)
         if name in self._slots:
             raise RuntimeError(f"request id {name!r} is in use")
-        slot = self._slots[name] = _Slot()
+        slot = self._slots[name] = OutputSlot()
 
         def add(engine: LLMEngine) -> None:
             self._post(slot.open)
             try:
-                engine.add_request(prompt, params, request_id=name, priority=priority, interactive=interactive, salt=salt)
+                engine.add_request(
+                    prompt,
+                    params,
+                    request_id=name,
+                    priority=priority,
+                    interactive=interactive,
+                    salt=salt,
+                    split_reasoning=split_reasoning,
+                )
             except Exception as error:  # noqa: BLE001 - on the engine thread: whoever asked is told, nobody else
                 self._post(self._deliver, [RequestOutput(request_id=name, finished=True, error=error)])
 
@@ -203,12 +211,18 @@ class AsyncEngine:
         """A picture of the engine between two steps."""
         return await self.call(lambda engine: engine.snapshot())
 
-    async def close(self) -> None:
-        """Stops the thread after its current step and gives memory back. Streams still open end with `EngineDeadError`."""
+    async def close(self, seconds: float | None = None) -> None:
+        """Stops the thread after its current step and gives memory back. Streams still open end with `EngineDeadError`.
+
+        Args:
+            seconds: how long to wait for a step, or for loading, to come to its end; None waits for as long as it takes. The thread
+                never keeps a process from ending.
+        """
         if self._loop is None:
             return
+        self._is_closing.set()
         self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, seconds)
         self._die(EngineDeadError("the engine has been closed"))
 
     async def __aenter__(self) -> Self:
@@ -219,8 +233,8 @@ class AsyncEngine:
         await self.close()
 
     def _check_alive(self) -> None:
-        if self._death is not None:
-            raise self._death.with_traceback(None)
+        if self.death is not None:
+            raise self.death.with_traceback(None)
         if self._loop is None:
             raise RuntimeError("the engine has not been started")
 
@@ -230,14 +244,19 @@ class AsyncEngine:
             if slot is not None:
                 slot.put(output)
 
-    def _mark_loaded(self) -> None:
+    def _mark_loaded(self, facts: EngineFacts) -> None:
         if self._loaded is not None and not self._loaded.done():
-            self._loaded.set_result(None)
+            self._loaded.set_result(facts)
+
+    def _show_progress(self, text: str) -> None:
+        if self._on_progress is not None and self.state is EngineState.LOADING:
+            self._on_progress(text)
 
     def _die(self, error: Exception) -> None:
         """Every stream and every later call raises from now on."""
-        if self._death is None:
-            self._death = error
+        if self._dead is None or self._dead.done():
+            return
+        self._dead.set_result(error)
         if self._loaded is not None and not self._loaded.done():
             self._loaded.set_exception(error)
             self._loaded.exception()  # marks it as seen: nobody may be waiting
@@ -257,16 +276,31 @@ class AsyncEngine:
 
     def _run(self) -> None:
         try:
-            with self._factory() as engine:
-                self._post(self._mark_loaded)
-                self._serve(engine)
+            engine = self._factory(self._progress)
         except ChatpagedError as error:
             self._post(self._die, error)
-        except Exception as error:  # noqa: BLE001 - the top of the engine thread: everybody is told
-            _log.exception("the engine thread has failed")
-            dead = EngineDeadError(f"the engine has stopped: {type(error).__name__}: {error}")
-            dead.__cause__ = error
-            self._post(self._die, dead)
+            return
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the top of the engine thread, as below
+            self._fail("the model could not be loaded", error)
+            return
+        try:
+            with engine:
+                self._post(self._mark_loaded, EngineFacts.of(engine))
+                self._serve(engine)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - everybody is told
+            self._fail("the engine has stopped", error)
+
+    def _progress(self, text: str) -> None:
+        if self._is_closing.is_set():
+            raise _LoadingStoppedError("the engine has been closed")
+        self._post(self._show_progress, text)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        """Tells everybody. SystemExit comes from code of models that means to end its own program."""
+        _log.error(what, exc_info=error)
+        dead = EngineDeadError(f"{what}: {type(error).__name__}: {error}")
+        dead.__cause__ = error
+        self._post(self._die, dead)
 
     def _serve(self, engine: LLMEngine) -> None:
         while True:

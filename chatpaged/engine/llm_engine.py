@@ -13,7 +13,6 @@ One thread owns an engine. Many requests run at once: add them, then call `step`
 from __future__ import annotations
 
 import itertools
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -34,7 +33,7 @@ from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOut
 from chatpaged.engine.prompts import Prompt, render_prompt
 from chatpaged.engine.reasoning import starts_inside
 from chatpaged.engine.request_clock import RequestClock
-from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.engine.sampling_params import SamplingParams, new_seed
 from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.scheduler_output import SchedulerOutput
 from chatpaged.engine.sequence import Sequence as TokenSequence
@@ -45,7 +44,6 @@ from chatpaged.engine.weight_files import check_directory
 from chatpaged.errors import ChatpagedError, InvalidRequestError
 
 _KEPT_STEPS = 128
-_SEED_BITS = 32  # short enough to type again
 
 
 class LLMEngine:
@@ -174,7 +172,7 @@ class LLMEngine:
             request_id,
             rendered.token_ids,
             params,
-            params.seed if params.seed is not None else secrets.randbits(_SEED_BITS),
+            params.seed if params.seed is not None else new_seed(),
             priority=priority,
             interactive=interactive,
             salt=salt,
@@ -210,10 +208,10 @@ class LLMEngine:
         deltas = []
         for sequence in self.scheduler.abort(group.request_id):
             outcome = self._processor.cancel(sequence, reason)
-            deltas.append(Delta(sequence.index, outcome.text, 0, outcome.completion, outcome.reasoning))
+            deltas.append(Delta(sequence.index, outcome.text, (), outcome.completion, outcome.reasoning))
         # Where the prompt has not been read, nothing is forked yet.
         missing = range(len(group.sequences), group.params.n)
-        deltas += (Delta(index, "", 0, Completion(index, "", (), reason, 0)) for index in missing)
+        deltas += (Delta(index, "", (), Completion(index, "", (), reason, 0)) for index in missing)
         return replace(self._finished_output(group, deltas), error=error)
 
     @property
@@ -244,8 +242,9 @@ class LLMEngine:
                 sequence.token_ids.pop()
                 failed.append(sequence.group)
             else:
+                token_ids = (sequence.token_ids[-1],)
                 outcome = self._process(sequence, logprobs, executed)
-                deltas.append(Delta(sequence.index, outcome.text, 1, outcome.completion, outcome.reasoning, outcome.repeats))
+                deltas.append(Delta(sequence.index, outcome.text, token_ids, outcome.completion, outcome.reasoning, outcome.repeats))
         outputs = [self._fail(group, deltas) if group in failed else self._request_output(group, deltas) for group, deltas in news.values()]
         self._record(output, result, begin, scheduled, executed)
         return outputs
@@ -355,6 +354,11 @@ class LLMEngine:
         now = time.perf_counter()
         speeds = {sequence.seq_id: self._clocks[sequence.group.request_id].speed(sequence, now) for sequence in self.scheduler.running}
         return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=tuple(self._steps), speeds=speeds)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one KV block."""
+        return self._executor.block_bytes
 
     @property
     def last_step(self) -> StepTiming | None:

@@ -64,7 +64,7 @@ class Delta:
     Attributes:
         index: which of the request's samples.
         text: new text; empty while a character or a possible stop text is incomplete.
-        num_tokens: new tokens.
+        token_ids: ids of the new tokens, end markers included.
         completion: the whole answer, once it is complete.
         reasoning: new text of the model's reasoning.
         repeats: how often the end of the answer has repeated itself, once that is out of the ordinary; else 0.
@@ -72,10 +72,15 @@ class Delta:
 
     index: int
     text: str
-    num_tokens: int
+    token_ids: tuple[int, ...] = ()
     completion: Completion | None = None
     reasoning: str = ""
     repeats: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens."""
+        return len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,7 @@ def merge_outputs(first: RequestOutput, second: RequestOutput) -> RequestOutput:
             delta = replace(  # noqa: PLW2901
                 delta,
                 text=earlier.text + delta.text,
-                num_tokens=earlier.num_tokens + delta.num_tokens,
+                token_ids=earlier.token_ids + delta.token_ids,
                 reasoning=earlier.reasoning + delta.reasoning,
             )
         deltas[delta.index] = delta

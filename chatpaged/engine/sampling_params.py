@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,12 @@ MAX_BIAS = 100.0
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _COUNTS = ("top_k", "logprobs", "seed", "n", "max_tokens", "min_tokens")
 _OPTIONAL = frozenset({"logprobs", "seed", "max_tokens"})
+_SEED_BITS = 32  # short enough to type again
+
+
+def new_seed() -> int:
+    """A seed for a request that names none."""
+    return secrets.randbits(_SEED_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

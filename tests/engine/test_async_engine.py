@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from chatpaged.engine.async_engine import AsyncEngine
+from chatpaged.engine.async_engine import AsyncEngine, Progress
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.engine_state import EngineState
 from chatpaged.engine.executor import StepResult
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import FinishReason, RequestOutput
@@ -76,7 +77,7 @@ class Crash(ScriptedExecutor):
 
 def test_streams_run_together_and_arrive_whole() -> None:
     async def main() -> None:
-        async with AsyncEngine(engine_of) as engine:
+        async with AsyncEngine(lambda _: engine_of()) as engine:
             streams = await asyncio.gather(*(collect(engine, f"prompt {i}") for i in range(5)))
             assert [text_of(outputs) for outputs in streams] == ["Hello!"] * 5
             assert all(outputs[-1].finished and outputs[-1].metrics is not None for outputs in streams)
@@ -89,7 +90,7 @@ def test_loading_happens_on_the_engine_thread_and_requests_wait_for_it() -> None
         loaded_by: list[str] = []
         may_load = threading.Event()
 
-        def factory() -> LLMEngine:
+        def factory(_: Progress) -> LLMEngine:
             assert may_load.wait(LIMIT)
             loaded_by.append(threading.current_thread().name)
             return engine_of()
@@ -111,7 +112,7 @@ def test_loading_happens_on_the_engine_thread_and_requests_wait_for_it() -> None
 def test_a_slow_reader_gets_merged_news() -> None:
     async def main() -> None:
         executor = Gate()
-        async with AsyncEngine(lambda: engine_of(executor)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
             stream = engine.generate("x")
             executor.permits.release()
             first = await anext(stream)
@@ -130,7 +131,7 @@ def test_a_slow_reader_gets_merged_news() -> None:
 def test_leaving_a_stream_cancels_the_request() -> None:
     async def main() -> None:
         executor = Gate()
-        async with AsyncEngine(lambda: engine_of(executor)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
             async with contextlib.aclosing(engine.generate("x", FOREVER)) as stream:
                 executor.permits.release()
                 await anext(stream)
@@ -144,7 +145,7 @@ def test_leaving_a_stream_cancels_the_request() -> None:
 def test_cancelling_the_task_cancels_the_request() -> None:
     async def main() -> None:
         executor = Gate()
-        async with AsyncEngine(lambda: engine_of(executor)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
             task = asyncio.create_task(collect(engine, "x", FOREVER))
             await asyncio.to_thread(executor.waiting.wait)
             task.cancel()
@@ -159,7 +160,7 @@ def test_cancelling_the_task_cancels_the_request() -> None:
 def test_stop_lets_the_reader_have_what_there_is() -> None:
     async def main() -> None:
         executor = Gate()
-        async with AsyncEngine(lambda: engine_of(executor)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
             outputs: list[RequestOutput] = []
             executor.permits.release()
             async for output in engine.generate("x", FOREVER, request_id="mine"):
@@ -179,7 +180,7 @@ def test_stop_lets_the_reader_have_what_there_is() -> None:
 def test_a_name_can_be_used_again_at_once_after_a_cancellation() -> None:
     async def main() -> None:
         executor = Gate()
-        async with AsyncEngine(lambda: engine_of(executor)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
             async with contextlib.aclosing(engine.generate("x", FOREVER, request_id="chat")) as stream:
                 executor.permits.release()
                 await anext(stream)
@@ -192,7 +193,7 @@ def test_a_name_can_be_used_again_at_once_after_a_cancellation() -> None:
 
 def test_one_name_is_for_one_stream() -> None:
     async def main() -> None:
-        async with AsyncEngine(engine_of) as engine:
+        async with AsyncEngine(lambda _: engine_of()) as engine:
             stream = engine.generate("x", FOREVER, request_id="chat")
             await anext(stream)
             with pytest.raises(RuntimeError, match="in use"):
@@ -204,7 +205,7 @@ def test_one_name_is_for_one_stream() -> None:
 
 def test_a_refused_request_harms_no_other() -> None:
     async def main() -> None:
-        async with AsyncEngine(engine_of) as engine:
+        async with AsyncEngine(lambda _: engine_of()) as engine:
             good = asyncio.create_task(collect(engine, "x"))
             with pytest.raises(InvalidRequestError, match="empty prompt"):
                 await collect(engine, "")
@@ -216,7 +217,7 @@ def test_a_refused_request_harms_no_other() -> None:
 def test_commands_are_applied_between_steps() -> None:
     async def main() -> None:
         executor = Gate()
-        async with AsyncEngine(lambda: engine_of(executor, max_num_seqs=1)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor, max_num_seqs=1)) as engine:
             first = asyncio.create_task(collect(engine, "a", SamplingParams(max_tokens=3), request_id="a", priority=1))
             await asyncio.to_thread(executor.waiting.wait)
             second = asyncio.create_task(collect(engine, "b", SamplingParams(max_tokens=1), request_id="b", priority=2))
@@ -236,7 +237,7 @@ def test_functions_run_on_the_engine_thread() -> None:
         raise InvalidRequestError("no")
 
     async def main() -> None:
-        async with AsyncEngine(engine_of) as engine:
+        async with AsyncEngine(lambda _: engine_of()) as engine:
             assert await engine.call(lambda _: threading.current_thread().name) == "chatpaged-engine"
             with pytest.raises(InvalidRequestError, match="no"):
                 await engine.call(refuse)
@@ -247,7 +248,7 @@ def test_functions_run_on_the_engine_thread() -> None:
 
 def test_a_failing_step_kills_the_engine_and_everybody_hears_of_it(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with AsyncEngine(lambda: engine_of(Crash(HELLO, vocab_size=258))) as engine:
+        async with AsyncEngine(lambda _: engine_of(Crash(HELLO, vocab_size=258))) as engine:
             streams = [asyncio.create_task(collect(engine, f"{i}", FOREVER)) for i in range(2)]
             for error in await asyncio.gather(*streams, return_exceptions=True):
                 assert isinstance(error, EngineDeadError)
@@ -263,7 +264,7 @@ def test_a_failing_step_kills_the_engine_and_everybody_hears_of_it(caplog: pytes
 
 def test_what_came_before_death_can_still_be_read(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with AsyncEngine(lambda: engine_of(Crash(HELLO, vocab_size=258))) as engine:
+        async with AsyncEngine(lambda _: engine_of(Crash(HELLO, vocab_size=258))) as engine:
             seen: list[RequestOutput] = []
             with pytest.raises(EngineDeadError):
                 await collect(engine, "x", FOREVER, into=seen)
@@ -275,7 +276,7 @@ def test_what_came_before_death_can_still_be_read(caplog: pytest.LogCaptureFixtu
 
 def test_what_fails_outside_a_step_fails_for_its_caller_only() -> None:
     async def main() -> None:
-        async with AsyncEngine(engine_of) as engine:
+        async with AsyncEngine(lambda _: engine_of()) as engine:
             good = asyncio.create_task(collect(engine, "x"))
             with pytest.raises(IndexError):
                 await engine.call(lambda llm: [llm][1:][0])
@@ -288,7 +289,7 @@ def test_what_fails_outside_a_step_fails_for_its_caller_only() -> None:
 
 
 def test_a_model_that_cannot_be_loaded() -> None:
-    def factory() -> LLMEngine:
+    def factory(_: Progress) -> LLMEngine:
         raise ModelError("no such model")
 
     async def main() -> None:
@@ -309,7 +310,7 @@ def test_a_model_that_cannot_be_loaded() -> None:
 def test_closing_ends_open_streams() -> None:
     async def main() -> None:
         executor = Gate()
-        engine = AsyncEngine(lambda: engine_of(executor))
+        engine = AsyncEngine(lambda _: engine_of(executor))
         await engine.close()  # not started: nothing to do
         engine.start()
         stream = engine.generate("x", FOREVER)
@@ -329,7 +330,7 @@ def test_closing_ends_open_streams() -> None:
 
 def test_misuse_is_an_error_of_the_caller() -> None:
     async def main() -> None:
-        engine = AsyncEngine(engine_of)
+        engine = AsyncEngine(lambda _: engine_of())
         with pytest.raises(RuntimeError, match="not been started"):
             await collect(engine, "x")
         with pytest.raises(RuntimeError, match="not been started"):
@@ -346,7 +347,7 @@ def test_the_thread_survives_the_end_of_the_loop() -> None:
     engines = []
 
     async def main() -> None:
-        engine = AsyncEngine(engine_of)
+        engine = AsyncEngine(lambda _: engine_of())
         engine.start()
         await engine.wait_loaded()
         engines.append(engine)
@@ -358,3 +359,164 @@ def test_the_thread_survives_the_end_of_the_loop() -> None:
     engine._commands.put(None)
     engine._thread.join(LIMIT)
     assert not engine._thread.is_alive()
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------------
+
+
+def test_progress_of_loading_is_told_on_the_event_loop() -> None:
+    async def main() -> None:
+        told: list[tuple[str, str]] = []
+
+        def factory(progress: Progress) -> LLMEngine:
+            progress("reading weights")
+            progress("making the pool")
+            return engine_of()
+
+        engine = AsyncEngine(factory, on_progress=lambda text: told.append((text, threading.current_thread().name)))
+        engine.start()
+        states = [engine.state]
+        facts = await engine.wait_loaded()
+        here = threading.current_thread().name
+        assert told == [("reading weights", here), ("making the pool", here)]
+        states.append(engine.state)
+        assert (engine.has_loaded, engine.death) == (True, None)
+        assert (facts.block_size, facts.num_blocks, facts.block_bytes, facts.max_model_len, facts.max_num_seqs) == (16, 256, 1, 4097, 32)
+        await engine.close()
+        states.append(engine.state)
+        assert states == [EngineState.LOADING, EngineState.READY, EngineState.DEAD]
+        assert engine.has_loaded
+        engine._show_progress("too late")
+        assert len(told) == 2
+
+    run(main)
+
+
+def test_closing_ends_loading_where_it_tells_how_far_it_is() -> None:
+    async def main() -> None:
+        may_go_on = threading.Event()
+        came_far: list[str] = []
+
+        def factory(progress: Progress) -> LLMEngine:
+            progress("first")
+            assert may_go_on.wait(LIMIT)
+            progress("second")
+            came_far.append("third")
+            return engine_of()
+
+        engine = AsyncEngine(factory)
+        engine.start()
+        await engine.close(0.001)  # does not wait for what takes long
+        with pytest.raises(EngineDeadError, match="closed"):
+            await engine.wait_loaded()
+        may_go_on.set()
+        await asyncio.to_thread(engine._thread.join, LIMIT)
+        assert not engine._thread.is_alive()
+        assert came_far == []
+        assert "has been closed" in str(await engine.wait_dead())
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("oh"), SystemExit("oh")])
+def test_death_while_loading_is_told_from_death_at_work(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    def factory(_: Progress) -> LLMEngine:
+        raise error
+
+    async def main() -> None:
+        engine = AsyncEngine(factory)
+        engine.start()
+        death = await engine.wait_dead()
+        assert isinstance(death, EngineDeadError)
+        assert str(death) == f"the model could not be loaded: {type(error).__name__}: oh"
+        assert (engine.state, engine.has_loaded, engine.death) == (EngineState.DEAD, False, death)
+        with pytest.raises(EngineDeadError, match="could not be loaded"):
+            await engine.wait_loaded()
+        await engine.close()
+        assert engine.death is death
+
+        crashing = AsyncEngine(lambda _: engine_of(Crash(HELLO, vocab_size=258)))
+        crashing.start()
+        stream = asyncio.create_task(collect(crashing, "x", FOREVER))
+        assert str(await crashing.wait_dead()).startswith("the engine has stopped: ZeroDivisionError")
+        assert (crashing.state, crashing.has_loaded) == (EngineState.DEAD, True)
+        with pytest.raises(EngineDeadError):
+            await stream
+        await crashing.close()
+
+    run(main)
+    assert caplog.records
+
+
+def test_a_refusal_inside_a_step_is_death_at_work(caplog: pytest.LogCaptureFixture) -> None:
+    class Refuse(ScriptedExecutor):
+        def execute(self, output: SchedulerOutput) -> StepResult:
+            raise ModelError("no")
+
+    async def main() -> None:
+        async with AsyncEngine(lambda _: engine_of(Refuse(HELLO, vocab_size=258))) as engine:
+            with pytest.raises(EngineDeadError, match="the engine has stopped: ModelError: no"):
+                await collect(engine, "x")
+
+    run(main)
+    assert caplog.records
+
+
+# --- what the application needs -------------------------------------------------------------------------------------------------
+
+
+def test_outputs_carry_the_ids_of_what_is_new() -> None:
+    async def main() -> None:
+        executor = Gate()
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
+            executor.permits.release()
+            stream = engine.generate("x")
+            first = await anext(stream)
+            assert first.deltas[0].token_ids == (ord("H"),)
+            executor.permits.release(10)
+            while (await engine.snapshot()).sequences:
+                pass
+            (rest,) = [output async for output in stream]
+            assert rest.deltas[0].token_ids == (*b"ello!", END)
+
+    run(main)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_stopping_while_a_long_prompt_is_read_frees_its_blocks_within_a_step(leave: bool) -> None:  # C9
+    prompt = "a long prompt of which each character is a token; " * 80
+
+    async def main() -> None:
+        executor = Gate(max_num_batched_tokens=64)
+        async with AsyncEngine(lambda _: engine_of(executor)) as engine:
+            other = asyncio.create_task(collect(engine, "y", FOREVER, request_id="other"))
+            await asyncio.to_thread(executor.waiting.wait, LIMIT)
+            stream = asyncio.create_task(collect(engine, prompt, request_id="long"))
+            await asyncio.sleep(0)
+            executor.permits.release(10)
+            while len(executor.outputs) < 10:  # noqa: ASYNC110 - the engine thread sets no event
+                await asyncio.sleep(0)
+            steps = len(executor.outputs)
+            assert max(row.end for row in executor.outputs[-1].rows) < len(prompt)
+            if leave:
+                stream.cancel()
+                await asyncio.wait([stream])
+            else:
+                engine.stop("long")
+            executor.permits.release()  # the step that was being computed
+            asking = asyncio.create_task(engine.snapshot())
+            await asyncio.sleep(0)
+            executor.permits.release(3)
+            snapshot = await asking
+            assert all(len(output.rows) == 1 for output in executor.outputs[steps + 1 :])
+            assert [sequence.request_id for sequence in snapshot.sequences] == ["other"]
+            assert snapshot.used_blocks == len(snapshot.sequences[0].blocks)
+            if not leave:
+                outputs = await stream
+                assert outputs[-1].completions[0].finish_reason is FinishReason.CANCELLED
+                assert outputs[-1].completions[0].num_tokens == 0
+            engine.stop("other")
+            executor.permits.release(10)
+            await other
+
+    run(main)

@@ -466,9 +466,9 @@ def test_merged_outputs_say_what_the_single_ones_say() -> None:
 
 def test_a_completion_survives_later_news_of_other_samples() -> None:
     done = Completion(0, "a", (97,), FinishReason.STOP, 1)
-    first = RequestOutput(request_id="r", deltas=(Delta(0, "a", 1, done), Delta(1, "b", 1)))
-    second = RequestOutput(request_id="r", deltas=(Delta(1, "c", 1),))
+    first = RequestOutput(request_id="r", deltas=(Delta(0, "a", (97,), done), Delta(1, "b", (98,))))
+    second = RequestOutput(request_id="r", deltas=(Delta(1, "c", (99,)),))
     merged = merge_outputs(first, second)
-    assert merged.deltas == (Delta(0, "a", 1, done), Delta(1, "bc", 2))
+    assert merged.deltas == (Delta(0, "a", (97,), done), Delta(1, "bc", (98, 99)))
     for earlier, later in pairwise([first, second]):
         assert merge_outputs(earlier, later) == merged
