@@ -6,10 +6,10 @@ repaired when the store is opened again.
 
 from __future__ import annotations
 
-import difflib
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,34 +20,12 @@ from chatpaged.paths import store_file
 from chatpaged.store_database import Database
 from chatpaged.store_rows import COLUMNS, insert_nodes, node_row, row_node, storable
 from chatpaged.store_search import SearchHit, search_messages
+from chatpaged.store_sessions import SessionInfo, SessionState, listed, meant
 
-_MOST_NAMED = 5
-_SESSION_COLUMNS = "id, name, title, system, model, created, updated, (SELECT count(*) FROM messages m WHERE m.session = s.id)"
+__all__ = ["SearchHit", "SessionInfo", "SessionState", "Store"]
 
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """A conversation as a list shows it.
-
-    Attributes:
-        id: its id.
-        name: what the user calls it; empty where nobody has said.
-        title: the name, else the beginning of the first message.
-        system: the system prompt; None leaves it to the chat template.
-        model: the model it was last held with.
-        created: seconds since 1970.
-        updated: likewise, of the last change.
-        num_messages: on all branches.
-    """
-
-    id: str
-    name: str
-    title: str
-    system: str | None
-    model: str
-    created: float
-    updated: float
-    num_messages: int
+SECONDS_IN_THE_BIN = 24 * 3600.0
+"""How long what was thrown away lies there when whoever threw it away did not empty it."""
 
 
 class Store:
@@ -74,20 +52,17 @@ class Store:
         Raises:
             StoreError: one is there already, or they cannot be written.
         """
+        self.add_states([(SessionState.of(conversation), conversation.nodes) for conversation in conversations])
+
+    def add_states(self, sessions: Iterable[tuple[SessionState, Sequence[Node]]]) -> None:
+        """The same of conversations as they were at one moment, each with its messages."""
         with self._database.writing() as connection:
-            for conversation in conversations:
-                values = (conversation.id, conversation.name, conversation.title, conversation.system, conversation.model)
-                leaf = conversation.leaf.id if conversation.leaf is not None else None
+            for state, nodes in sessions:
                 connection.execute(
                     "INSERT INTO sessions (id, name, title, system, model, leaf, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(storable(value) if value is not None else None for value in values),
-                        leaf,
-                        conversation.created,
-                        conversation.updated,
-                    ),
+                    astuple(state),
                 )
-                insert_nodes(connection, conversation.id, conversation.nodes)
+                insert_nodes(connection, state.id, nodes)
 
     def add_message(self, conversation: Conversation, node: Node) -> None:
         """Keeps a message that was added to a conversation, and what the conversation looks at.
@@ -97,12 +72,21 @@ class Store:
         Raises:
             StoreError: the conversation was deleted meanwhile, or cannot be written.
         """
+        self.add_path(SessionState.of(conversation), conversation.path(node.id))
+
+    def add_path(self, state: SessionState, path: Sequence[Node]) -> None:
+        """The same of a conversation as it was at one moment.
+
+        Args:
+            state: the conversation.
+            path: the messages up to the new one, from the first one on.
+        """
         with self._database.writing() as connection:
-            _update_session(connection, conversation)
-            missing = [node]
-            while (parent := missing[0].parent) is not None and not _exists(connection, "messages", parent):
-                missing.insert(0, conversation.node(parent))
-            insert_nodes(connection, conversation.id, missing)
+            _update_session(connection, state)
+            known = len(path) - 1
+            while known and not _exists(connection, "messages", path[known - 1].id):
+                known -= 1
+            insert_nodes(connection, state.id, path[known:])
 
     def update_message(self, node: Node) -> None:
         """Keeps what a message has become.
@@ -125,8 +109,12 @@ class Store:
         Raises:
             StoreError: the conversation was deleted meanwhile, or cannot be written.
         """
+        self.update_state(SessionState.of(conversation))
+
+    def update_state(self, state: SessionState) -> None:
+        """The same of a conversation as it was at one moment."""
         with self._database.writing() as connection:
-            _update_session(connection, conversation)
+            _update_session(connection, state)
 
     def rename(self, session_id: str, name: str) -> None:
         """Gives a conversation a name; an empty one takes it away.
@@ -143,8 +131,47 @@ class Store:
     def delete(self, session_id: str) -> None:
         """Deletes a conversation for good."""
         with self._database.writing() as connection:
-            connection.execute("DELETE FROM messages WHERE session = ?", (session_id,))
-            connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+            _delete(connection, session_id)
+
+    def set_pinned(self, session_id: str, *, pinned: bool) -> None:
+        """Says whether the user wants a conversation at the top."""
+        self._set(session_id, "pinned", pinned)
+
+    def set_unread(self, session_id: str, *, unread: bool) -> None:
+        """Says whether something came that the user has not seen."""
+        self._set(session_id, "unread", unread)
+
+    def set_draft(self, session_id: str, text: str) -> None:
+        """Keeps what is typed and not sent."""
+        self._set(session_id, "draft", storable(text))
+
+    def _set(self, session_id: str, column: str, value: object) -> None:
+        """What is no part of the conversation changes nothing about when it was last changed; one that is not there has nothing to set."""
+        with self._database.writing() as connection:
+            connection.execute(f"UPDATE sessions SET {column} = ? WHERE id = ?", (value, session_id))  # noqa: S608 - name of a column
+
+    # --- throwing away -----------------------------------------------------------------------------------------------------
+
+    def throw_away(self, session_id: str, *, now: float | None = None) -> None:
+        """Hides a conversation from everything but `undelete`; what is still said in it is kept all the same."""
+        self._set(session_id, "deleted", time.time() if now is None else now)
+
+    def undelete(self, session_id: str) -> None:
+        """Takes back `throw_away`; without effect if the conversation has been deleted for good."""
+        self._set(session_id, "deleted", None)
+
+    def empty_bin(self, *, before: float | None = None) -> int:
+        """Deletes for good what was thrown away. Returns how many conversations these were.
+
+        Args:
+            before: when, in seconds since 1970; None is a day ago, since another process may still want to take back what it did.
+        """
+        before = time.time() - SECONDS_IN_THE_BIN if before is None else before
+        with self._database.writing() as connection:
+            rows = connection.execute("SELECT id FROM sessions WHERE deleted < ?", (before,)).fetchall()
+            for (session_id,) in rows:
+                _delete(connection, session_id)
+        return len(rows)
 
     def taken_ids(self, conversation: Conversation) -> frozenset[str]:
         """Those ids of a conversation and its messages that the store has already."""
@@ -154,14 +181,16 @@ class Store:
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def sessions(self, limit: int | None = None) -> list[SessionInfo]:
-        """Conversations, the one that was last changed first."""
+    def sessions(self, limit: int | None = None, *, pinned_first: bool = False) -> list[SessionInfo]:
+        """Conversations, the one that was last changed first; on demand those first that are pinned."""
         with self._database.reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_SESSION_COLUMNS} FROM sessions s ORDER BY updated DESC, id DESC LIMIT ?",  # noqa: S608 - names of columns
-                (limit if limit is not None else -1,),
-            )
-            return [SessionInfo(*row) for row in rows]
+            return listed(connection, limit, pinned_first=pinned_first)
+
+    def draft(self, session_id: str) -> str:
+        """What was typed in a conversation and not sent."""
+        with self._database.reading() as connection:
+            found = connection.execute("SELECT draft FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            return str(found[0]) if found is not None else ""
 
     def load(self, session_id: str) -> Conversation:
         """A conversation by its whole id.
@@ -172,7 +201,7 @@ class Store:
         """
         with self._database.reading() as connection:
             found = connection.execute(
-                "SELECT name, system, model, created, updated, leaf FROM sessions WHERE id = ?", (session_id,)
+                "SELECT name, system, model, created, updated, leaf FROM sessions WHERE id = ? AND deleted IS NULL", (session_id,)
             ).fetchone()
             if found is None:
                 raise InvalidRequestError(f"no session {session_id!r}")
@@ -182,7 +211,8 @@ class Store:
         try:
             for row in rows:
                 conversation.add(row_node(row))
-            conversation.branch(leaf)
+            if leaf is None or any(node.id == leaf for node in conversation.nodes):  # else it could not be kept: the newest is looked at
+                conversation.branch(leaf)
         except (InvalidRequestError, ValueError) as error:
             raise StoreError(f"session {session_id} in the store {self._database.path} is damaged: {error}") from error
         conversation.updated = updated
@@ -199,16 +229,7 @@ class Store:
         Raises:
             InvalidRequestError: none is meant, or more than one; near ones are named.
         """
-        sessions = self.sessions()
-        wanted = text.casefold().strip()
-        for rule in _RULES:
-            found = [session for session in sessions if wanted and rule(session, wanted)]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-                raise InvalidRequestError(f"{text!r} may be {_named(found[:_MOST_NAMED])}{more}; give more of the id")
-        raise InvalidRequestError(f"no session {text!r}; {_near(wanted, sessions)}")
+        return meant(text, self.sessions())
 
     def resolve_message(self, text: str) -> tuple[Conversation, Node]:
         """The message whose id is, begins or ends so, and its conversation.
@@ -220,7 +241,8 @@ class Store:
         usable = pattern.isascii() and pattern.isalnum()
         with self._database.reading() as connection:
             rows = connection.execute(
-                "SELECT id, session FROM messages WHERE id = :id OR :id <> '' AND (id GLOB :id || '*' OR id GLOB '*' || :id) LIMIT 6",
+                "SELECT id, session FROM messages WHERE (id = :id OR :id <> '' AND (id GLOB :id || '*' OR id GLOB '*' || :id)) "
+                "AND session IN (SELECT id FROM sessions WHERE deleted IS NULL) LIMIT 6",
                 {"id": pattern if usable else ""},
             ).fetchall()
         exact = [row for row in rows if row[0] == pattern] or rows
@@ -246,38 +268,19 @@ class Store:
         self.close()
 
 
-# The first rule that any conversation satisfies decides.
-_RULES = (
-    lambda session, wanted: session.id == wanted,
-    lambda session, wanted: session.name.casefold() == wanted,
-    lambda session, wanted: len(wanted) > 1 and (session.id.startswith(wanted) or session.id.endswith(wanted)),
-    lambda session, wanted: session.title.casefold().startswith(wanted),
-    lambda session, wanted: wanted in session.title.casefold(),
-)
-
-
-def _named(sessions: Iterable[SessionInfo]) -> str:
-    return ", ".join(f"{session.id} ({session.title})" for session in sessions)
-
-
-def _near(wanted: str, sessions: Sequence[SessionInfo]) -> str:
-    if not sessions:
-        return "nothing has been saved yet"
-    by_text = {text: session for session in reversed(sessions) for text in (session.id, session.title.casefold())}
-    near = {by_text[text].id: by_text[text] for text in difflib.get_close_matches(wanted, by_text, _MOST_NAMED)}
-    return f"did you mean {_named(near.values())}?" if near else "chatpaged sessions list shows them"
+def _delete(connection: sqlite3.Connection, session_id: str) -> None:
+    connection.execute("DELETE FROM messages WHERE session = ?", (session_id,))
+    connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
 
 def _exists(connection: sqlite3.Connection, table: str, identifier: str) -> bool:
     return connection.execute(f"SELECT 1 FROM {table} WHERE id = ?", (identifier,)).fetchone() is not None  # noqa: S608 - name of a table
 
 
-def _update_session(connection: sqlite3.Connection, conversation: Conversation) -> None:
-    values = (storable(value) if value is not None else None for value in (conversation.system, conversation.model))
-    leaf = conversation.leaf.id if conversation.leaf is not None else None
+def _update_session(connection: sqlite3.Connection, state: SessionState) -> None:
     changed = connection.execute(
         "UPDATE sessions SET system = ?, model = ?, leaf = ?, updated = max(updated, ?) WHERE id = ?",
-        (*values, leaf, conversation.updated, conversation.id),
+        (state.system, state.model, state.leaf, state.updated, state.id),
     )
     if not changed.rowcount:
-        raise StoreError(f"session {conversation.id} was deleted meanwhile; what follows cannot be kept in it")
+        raise StoreError(f"session {state.id} was deleted meanwhile; what follows cannot be kept in it")

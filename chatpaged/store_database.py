@@ -68,6 +68,13 @@ MIGRATIONS = (
         INSERT INTO message_texts (rowid, content) VALUES (new.number, new.content);
     END;
     """,
+    # What the application needs: the user's marks, what is typed and not sent, and when a conversation was thrown away.
+    """
+    ALTER TABLE sessions ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN unread INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN draft TEXT NOT NULL DEFAULT '';
+    ALTER TABLE sessions ADD COLUMN deleted REAL;
+    """,
 )
 
 

@@ -49,7 +49,7 @@ def search_messages(connection: sqlite3.Connection, text: str, limit: int) -> li
     condition, values = _condition(words)
     rows = connection.execute(
         f"SELECT m.session, s.title, m.id, m.role, m.created, m.content FROM messages m JOIN sessions s ON s.id = m.session "  # noqa: S608 - made of constants
-        f"WHERE {condition} ORDER BY m.number DESC LIMIT ?",
+        f"WHERE s.deleted IS NULL AND {condition} ORDER BY m.number DESC LIMIT ?",
         (*values, limit),
     )
     return [

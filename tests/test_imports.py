@@ -50,6 +50,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"conversation", "store_database", "store_search"}),
     frozenset({"foreign_sessions"}),
     frozenset({"store_rows"}),
+    frozenset({"store_sessions"}),
     frozenset({"store"}),
     frozenset({"session_model"}),
     frozenset({"session_draft"}),

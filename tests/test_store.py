@@ -20,6 +20,7 @@ from chatpaged import store_database
 from chatpaged.conversation import Conversation, Node, NodeState
 from chatpaged.errors import InvalidRequestError, StoreError
 from chatpaged.store import Store
+from chatpaged.store_database import APPLICATION_ID, MIGRATIONS, _statements
 from chatpaged.store_rows import pack_ids, unpack_ids
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +121,91 @@ def test_sessions_are_listed_renamed_and_deleted(path: Path) -> None:
         assert store.taken_ids(old) == {old.id, *(node.id for node in old.nodes)}
         assert store.taken_ids(new) == frozenset()
     assert b"answer" not in path.read_bytes()
+
+
+def test_what_is_thrown_away_is_nowhere_until_it_is_taken_back(path: Path) -> None:
+    kept, gone = talk("kept question", now=1000.0), talk("thrown question", "thrown answer", name="mine", now=2000.0)
+    with Store(path) as store:
+        store.add_session(kept, gone)
+        store.throw_away(gone.id)
+        assert [info.id for info in store.sessions()] == [kept.id]
+        latest = store.latest()
+        assert latest is not None
+        assert latest.id == kept.id
+        assert [hit.session for hit in store.search("question")] == [kept.id]
+        for look in (store.load, store.resolve, lambda _: store.resolve("mine"), lambda _: store.resolve_message(gone.nodes[0].id)):
+            with pytest.raises(InvalidRequestError, match=r"no (session|message)"):
+                look(gone.id)
+        store.add_message(gone, gone.add_user("said meanwhile"))
+        assert store.taken_ids(gone) == {gone.id, *(node.id for node in gone.nodes)}
+        store.undelete(gone.id)
+        assert same(store.load(gone.id), gone)
+        assert [info.id for info in store.sessions()] == [gone.id, kept.id]
+
+
+def test_what_was_thrown_away_is_deleted_for_good_later(path: Path) -> None:
+    old, new, kept = talk("old secret"), talk("new secret"), talk("kept")
+    with Store(path) as store:
+        store.add_session(old, new, kept)
+        store.throw_away(old.id, now=time.time() - 25 * 3600)
+        store.throw_away(new.id)
+        assert store.empty_bin() == 1
+        store.undelete(old.id)
+        store.undelete(new.id)
+        assert {info.title for info in store.sessions()} == {"new secret", "kept"}
+        store.throw_away(new.id)
+        assert store.empty_bin(before=time.time() + 1) == 1
+        store.undelete(new.id)
+        assert [info.title for info in store.sessions()] == ["kept"]
+    assert b"secret" not in path.read_bytes()
+
+
+def test_the_marks_of_the_user_change_nothing_else(path: Path) -> None:
+    conversations = [talk(f"question {i}", now=1000.0 + i) for i in range(3)]
+    with Store(path) as store:
+        store.add_session(*conversations)
+        before = store.load(conversations[0].id)
+        store.set_pinned(conversations[0].id, pinned=True)
+        store.set_unread(conversations[1].id, unread=True)
+        store.set_draft(conversations[0].id, "half a\nsentence \ud800")
+        for nobody in ("", "nobody"):
+            store.set_draft(nobody, "lost")
+            assert store.draft(nobody) == ""
+        assert [(info.title, info.pinned, info.unread) for info in store.sessions()] == [
+            ("question 2", False, False),
+            ("question 1", False, True),
+            ("question 0", True, False),
+        ]
+        assert [info.title for info in store.sessions(2, pinned_first=True)] == ["question 0", "question 2"]
+        assert (store.draft(conversations[0].id), store.draft(conversations[1].id)) == ("half a\nsentence ?", "")
+        assert same(store.load(conversations[0].id), before)
+
+
+def test_a_store_of_the_first_format_is_brought_up_to_date(path: Path) -> None:
+    path.parent.mkdir()
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in _statements(MIGRATIONS[0]):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute(
+        "INSERT INTO sessions (id, name, title, system, model, leaf, created, updated) VALUES ('s', '', 't', NULL, 'm', NULL, 1, 2)"
+    )
+    connection.close()
+    with Store(path) as store:
+        assert [(info.id, info.pinned, info.unread) for info in store.sessions()] == [("s", False, False)]
+        assert (store.draft("s"), store.load("s").updated) == ("", 2.0)
+
+
+def test_a_leaf_that_could_not_be_kept_is_replaced_by_the_newest_message(path: Path) -> None:
+    conversation = talk("question", "answer")
+    with Store(path) as store:
+        store.add_session(conversation)
+        conversation.add_user("lost")
+        store.update_session(conversation)
+        leaf = store.load(conversation.id).leaf
+        assert leaf is not None
+        assert leaf.content == "answer"
 
 
 def test_two_processes_on_one_session_keep_what_both_do(path: Path) -> None:
@@ -251,7 +337,7 @@ def test_a_newer_store_and_a_foreign_one_are_left_alone(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    assert "newer version of chatpaged (format 99, this one knows 1)" in refused(path)
+    assert f"newer version of chatpaged (format 99, this one knows {len(MIGRATIONS)})" in refused(path)
     path.unlink()
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE mine (a)")
