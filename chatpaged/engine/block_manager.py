@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool, BlockPrefix, chain, root_key
+from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool, BlockPrefix, BlockState, chain, root_key
 from chatpaged.engine.block_tiers import BlockTier, NoTier
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.engine.sequence import Sequence
@@ -40,6 +41,13 @@ class BlockCounters:
     evictions: int = 0
     swap_out: int = 0
     swap_in: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKeys:
+    """What the full blocks of a token sequence are published under."""
+
+    keys: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
@@ -110,6 +118,42 @@ class BlockManager:
     def tables(self) -> list[tuple[Sequence, tuple[int, ...]]]:
         """All block tables."""
         return [(table.sequence, tuple(table.blocks)) for table in self._tables.values()]
+
+    @property
+    def num_tier_blocks(self) -> int:
+        """Blocks whose contents the lower tier holds."""
+        return self._tier.num_blocks
+
+    @property
+    def num_references(self) -> int:
+        """Entries of all block tables; a block that several sequences use is in several of them."""
+        return sum(len(table.blocks) for table in self._tables.values())
+
+    def live_tokens(self) -> int:
+        """Slots of blocks in use that hold a computed token, each slot counted once."""
+        states = self.pool.states
+        in_use = states.count(BlockState.USED) + states.count(BlockState.SHARED)
+        # All blocks of a table are full, but those from the first token on that is still to be computed; whoever writes into a
+        # shared block copies it first, so all its users see it equally full.
+        filled: dict[int, int] = {}
+        for table in self._tables.values():
+            computed = table.sequence.num_computed_tokens
+            for i in range(computed // self.block_size, len(table.blocks)):
+                filled[table.blocks[i]] = max(0, computed - i * self.block_size)
+        return (in_use - len(filled)) * self.block_size + sum(filled.values())
+
+    def prefix_keys(self, token_ids: Items[int], salt: bytes = b"") -> PrefixKeys:
+        """The keys of a sequence's full blocks, to be kept by whoever asks `cached_blocks` often."""
+        keys = []
+        parent = root_key(self._fingerprint, salt)
+        for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
+            parent = chain(parent, tuple(token_ids[start : start + self.block_size])).key
+            keys.append(parent)
+        return PrefixKeys(tuple(keys))
+
+    def cached_blocks(self, keys: PrefixKeys) -> tuple[int, ...]:
+        """The blocks that hold the beginning of a sequence now, in use or not. Asking changes nothing."""
+        return self.pool.blocks_of(keys.keys)
 
     def admission(self, sequence: Sequence, reserve: int = 0) -> Admission:
         """Whether the sequence can start now.

@@ -12,13 +12,25 @@ used             one user or more (ref_count); may be published as well
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 NULL_BLOCK = 0
 KEY_BYTES = 16
+
+
+class BlockState(enum.IntEnum):
+    """State of one block, as a byte of `BlockPool.states`."""
+
+    NULL = 0
+    FREE = 1
+    CACHED = 2
+    USED = 3
+    SHARED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,8 @@ class BlockPool:
         self._by_key: dict[bytes, int] = {}
         # Insertion order is eviction order.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        # Kept up to date block by block: whoever shows the pool asks often, and it may have many thousands of blocks.
+        self._states = bytearray([BlockState.NULL] + [BlockState.FREE] * (num_blocks - 1))
 
     @property
     def num_usable(self) -> int:
@@ -84,7 +98,12 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Blocks without a user whose contents can still be found."""
-        return sum(self._prefixes[block] is not None for block in self._free)
+        return self._states.count(BlockState.CACHED)
+
+    @property
+    def states(self) -> bytes:
+        """A `BlockState` for each block, as it is now."""
+        return bytes(self._states)
 
     def ref_count(self, block: int) -> int:
         """Users of a block."""
@@ -120,6 +139,7 @@ class BlockPool:
         if evicted is not None:
             self._unpublish(block, evicted)
         self._ref_counts[block] = 1
+        self._states[block] = BlockState.USED
         return block, evicted
 
     def acquire(self, block: int) -> None:
@@ -127,6 +147,7 @@ class BlockPool:
         if self._ref_counts[block] == 0:
             del self._free[block]
         self._ref_counts[block] += 1
+        self._note_state(block)
 
     def release(self, block: int) -> None:
         """Takes a user away. Without users a published block goes to the end of the free list, any other to its front."""
@@ -137,17 +158,32 @@ class BlockPool:
             self._free[block] = None
             if self._prefixes[block] is None:
                 self._free.move_to_end(block, last=False)
+        self._note_state(block)
 
     def lookup(self, prefix: BlockPrefix) -> int | None:
         """The block published with this prefix. Token ids and parent are compared too, never the key alone."""
         block = self._by_key.get(prefix.key)
         return block if block is not None and self._prefixes[block] == prefix else None
 
+    def blocks_of(self, keys: Iterable[bytes]) -> tuple[int, ...]:
+        """The blocks published under these keys, up to the first key that nobody has. To be shown, not to be read from.
+
+        Looking is not using: the order of eviction stays what it is.
+        """
+        blocks = []
+        for key in keys:
+            block = self._by_key.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return tuple(blocks)
+
     def publish(self, block: int, prefix: BlockPrefix) -> None:
         """Makes a full, computed block findable. When its key is taken (same contents computed twice) the first one stays."""
         if prefix.key not in self._by_key:
             self._by_key[prefix.key] = block
             self._prefixes[block] = prefix
+            self._note_state(block)
 
     def forget_cached(self) -> int:
         """Empties the prefix map; blocks in use stay in use. Returns how many blocks lost their prefix."""
@@ -159,6 +195,18 @@ class BlockPool:
     def _unpublish(self, block: int, prefix: BlockPrefix) -> None:
         del self._by_key[prefix.key]
         self._prefixes[block] = None
+        self._note_state(block)
+
+    def _note_state(self, block: int) -> None:
+        self._states[block] = self._state(block)
+
+    def _state(self, block: int) -> BlockState:
+        users = self._ref_counts[block]
+        if users:
+            return BlockState.SHARED if users > 1 else BlockState.USED
+        if block == NULL_BLOCK:
+            return BlockState.NULL
+        return BlockState.CACHED if self._prefixes[block] is not None else BlockState.FREE
 
     def check_invariants(self) -> None:
         """Audits the books: every block is null, free or used, and the prefix map agrees with the blocks.
@@ -176,5 +224,7 @@ class BlockPool:
         published = {prefix.key: block for block, prefix in enumerate(self._prefixes) if prefix is not None}
         if published != self._by_key:
             problems.append("the prefix map and the blocks disagree")
+        if self._states != bytes(self._state(block) for block in range(self.num_blocks)):
+            problems.append("the states and the blocks disagree")
         if problems:
             raise RuntimeError("; ".join(problems))

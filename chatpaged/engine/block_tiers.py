@@ -15,6 +15,10 @@ from chatpaged.engine.scheduler_output import BlockOperation
 class BlockTier(Protocol):
     """A lower memory tier."""
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks whose contents it holds now."""
+
     def demote(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:
         """A published device block is about to be overwritten. Returns the swap_out that saves it, or None to let it go."""
 
@@ -27,6 +31,8 @@ class BlockTier(Protocol):
 
 class NoTier:
     """No lower tier: what is evicted is forgotten and recomputed when it is needed again."""
+
+    num_blocks = 0
 
     def demote(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:  # noqa: ARG002 - the protocol's signature
         """Declines."""

@@ -15,14 +15,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
-from chatpaged.engine.block_manager import BlockManager
+from chatpaged.engine.block_manager import BlockManager, PrefixKeys
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
 from chatpaged.engine.executor import NO_TOKEN, ModelExecutor, StepResult
@@ -83,6 +83,7 @@ class LLMEngine:
         self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self._markers)
         self._clocks: dict[str, RequestClock] = {}
         self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
+        self._num_steps = 0
         self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
@@ -271,6 +272,7 @@ class LLMEngine:
         end = time.perf_counter()
         num_decode = sum(len(row.token_ids) == 1 and bool(row.samples) for row in output.rows)
         self.scheduler.budget.observe(num_decode, output.num_tokens - num_decode, end - begin)
+        self._num_steps += 1
         self._steps.append(
             StepTiming(
                 schedule=scheduled - begin,
@@ -349,11 +351,30 @@ class LLMEngine:
 
     # --- looking in ----------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> EngineSnapshot:
-        """Everything a memory panel needs, as it is between two steps."""
+    def snapshot(self, *, num_steps: int = _KEPT_STEPS) -> EngineSnapshot:
+        """Everything a memory panel needs, as it is between two steps.
+
+        Args:
+            num_steps: how many of the last steps to tell of; more than some hundred are not kept.
+        """
         now = time.perf_counter()
         speeds = {sequence.seq_id: self._clocks[sequence.group.request_id].speed(sequence, now) for sequence in self.scheduler.running}
-        return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=tuple(self._steps), speeds=speeds)
+        steps = tuple(self._steps)[max(0, len(self._steps) - num_steps) :]
+        return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=steps, speeds=speeds, num_steps=self._num_steps)
+
+    def prefix_keys(self, token_ids: Sequence[int], salt: bytes = b"") -> PrefixKeys:
+        """What a token sequence is found under in the prefix cache: computed once, it makes asking `cached_blocks` cheap."""
+        return self.scheduler.blocks.prefix_keys(token_ids, salt)
+
+    def cached_blocks(self, tokens: Sequence[int] | PrefixKeys, salt: bytes = b"") -> tuple[int, ...]:
+        """The blocks that hold the beginning of a token sequence now, in use or not. Asking keeps nothing alive and counts nowhere.
+
+        Args:
+            tokens: token ids, or the `prefix_keys` of them.
+            salt: that of the request; `prefix_keys` know theirs.
+        """
+        keys = tokens if isinstance(tokens, PrefixKeys) else self.prefix_keys(tokens, salt)
+        return self.scheduler.blocks.cached_blocks(keys)
 
     @property
     def block_bytes(self) -> int:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence as Items
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 
-from chatpaged.engine.block_manager import BlockCounters, BlockManager
-from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool
+from chatpaged.engine.block_manager import BlockCounters
+from chatpaged.engine.block_pool import BlockState
 from chatpaged.engine.scheduler import Scheduler, SchedulerCounters
 from chatpaged.engine.sequence import Sequence
-
-
-class BlockState(enum.IntEnum):
-    """State of one block; the byte at its place in `EngineSnapshot.block_states`."""
-
-    NULL = 0
-    FREE = 1
-    CACHED = 2
-    USED = 3
-    SHARED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +92,12 @@ class EngineSnapshot:
         shared_blocks: blocks with several users.
         live_tokens: tokens in used and shared blocks, those in shared blocks counted once.
         saved_blocks: further blocks that would be in use if nothing were shared.
+        tier_blocks: blocks whose contents a lower tier holds.
+        max_num_seqs: sequences that may run at once.
         sequences: all unfinished sequences, running ones first.
         counters: what happened since the start; see `SchedulerCounters` and `BlockCounters`.
         steps: the last steps, oldest first.
+        num_steps: steps since the start.
     """
 
     block_size: int
@@ -116,9 +109,12 @@ class EngineSnapshot:
     shared_blocks: int
     live_tokens: int
     saved_blocks: int
+    tier_blocks: int
+    max_num_seqs: int
     sequences: tuple[SequenceSnapshot, ...]
     counters: dict[str, int]
     steps: tuple[StepTiming, ...]
+    num_steps: int
 
     @property
     def batch_size(self) -> int:
@@ -136,32 +132,40 @@ class EngineSnapshot:
         return self.counters["prefix_hit_tokens"] / max(1, self.counters["prefix_query_tokens"])
 
 
-def take_snapshot(scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float]) -> EngineSnapshot:
-    """Looks at everything between two steps.
+def take_snapshot(
+    scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float], num_steps: int = 0
+) -> EngineSnapshot:
+    """Looks at everything between two steps. Cheap enough to be asked several times a second: no loop over blocks in Python.
 
     Args:
         scheduler: the queues, and through them the blocks.
         block_bytes: bytes a block takes on the device.
         steps: the last steps.
         speeds: tokens a second for each `seq_id`.
+        num_steps: steps since the start.
     """
     blocks = scheduler.blocks
-    states = block_states(blocks.pool)
+    states = blocks.pool.states
+    used, shared = states.count(BlockState.USED), states.count(BlockState.SHARED)
     return EngineSnapshot(
         block_size=blocks.block_size,
         block_bytes=block_bytes,
         block_states=states,
         free_blocks=states.count(BlockState.FREE),
         cached_blocks=states.count(BlockState.CACHED),
-        used_blocks=states.count(BlockState.USED),
-        shared_blocks=states.count(BlockState.SHARED),
-        live_tokens=_live_tokens(blocks),
-        saved_blocks=sum(max(0, blocks.pool.ref_count(block) - 1) for block in range(blocks.pool.num_blocks)),
+        used_blocks=used,
+        shared_blocks=shared,
+        live_tokens=blocks.live_tokens(),
+        saved_blocks=blocks.num_references - used - shared,
+        tier_blocks=blocks.num_tier_blocks,
+        max_num_seqs=scheduler.config.max_num_seqs,
         sequences=tuple(
-            _sequence(sequence, blocks, speeds.get(sequence.seq_id, 0.0)) for sequence in (*scheduler.running, *scheduler.waiting)
+            _sequence(sequence, blocks.table(sequence), states, speeds.get(sequence.seq_id, 0.0))
+            for sequence in (*scheduler.running, *scheduler.waiting)
         ),
         counters=merged_counters(scheduler.counters, blocks.counters),
         steps=tuple(steps),
+        num_steps=num_steps,
     )
 
 
@@ -170,33 +174,8 @@ def merged_counters(scheduler: SchedulerCounters, blocks: BlockCounters) -> dict
     return {**asdict(scheduler), **asdict(blocks)}
 
 
-def block_states(pool: BlockPool) -> bytes:
-    """A `BlockState` for each block of a pool."""
-    return bytes(_state(pool, block) for block in range(pool.num_blocks))
-
-
-def _state(pool: BlockPool, block: int) -> BlockState:
-    users = pool.ref_count(block)
-    if block == NULL_BLOCK:
-        return BlockState.NULL
-    if users:
-        return BlockState.SHARED if users > 1 else BlockState.USED
-    return BlockState.CACHED if pool.prefix(block) is not None else BlockState.FREE
-
-
-def _live_tokens(blocks: BlockManager) -> int:
-    """Slots of blocks in use that hold a computed token, each slot counted once."""
-    filled: dict[int, int] = {}
-    for sequence, table in blocks.tables():
-        for i, block in enumerate(table):
-            count = min(blocks.block_size, sequence.num_computed_tokens - i * blocks.block_size)
-            filled[block] = max(filled.get(block, 0), count)
-    return sum(filled.values())
-
-
-def _sequence(sequence: Sequence, blocks: BlockManager, speed: float) -> SequenceSnapshot:
-    table = blocks.table(sequence)
-    shared = sum(blocks.pool.ref_count(block) > 1 for block in table)
+def _sequence(sequence: Sequence, table: tuple[int, ...], states: bytes, speed: float) -> SequenceSnapshot:
+    shared = _states_of(table, states).count(BlockState.SHARED)
     return SequenceSnapshot(
         request_id=sequence.group.request_id,
         index=sequence.index,
@@ -210,3 +189,10 @@ def _sequence(sequence: Sequence, blocks: BlockManager, speed: float) -> Sequenc
         shared_blocks=shared,
         tokens_per_second=speed,
     )
+
+
+def _states_of(blocks: tuple[int, ...], states: bytes) -> bytes:
+    """The states of some blocks. One call in C: a table has hundreds of them."""
+    if len(blocks) < 2:
+        return bytes(states[block] for block in blocks)
+    return bytes(itemgetter(*blocks)(states))

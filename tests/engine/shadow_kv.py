@@ -120,6 +120,11 @@ class FakeTier:
         self._slots: OrderedDict[bytes, tuple[int, BlockPrefix]] = OrderedDict()
         self._free = list(range(num_slots))
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks stored."""
+        return len(self._slots)
+
     def demote(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:
         """Stores a block, in place of the oldest one if need be."""
         if prefix.key in self._slots:

@@ -134,6 +134,7 @@ def test_keys_depend_on_everything() -> None:
         (lambda pool: pool._free.pop(2), "block 2 has 0 users but is not free"),
         (lambda pool: pool._ref_counts.__setitem__(2, 1), "block 2 has 1 users but is free"),
         (lambda pool: pool._ref_counts.__setitem__(0, 1), "null block"),
+        (lambda pool: pool._states.__setitem__(2, 3), "the states and the blocks disagree"),
         (lambda pool: pool._by_key.clear(), "disagree"),
     ],
 )

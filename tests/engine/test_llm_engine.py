@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chatpaged.chat_template import ChatMessage, ChatTemplate
+from chatpaged.engine.block_pool import BlockState
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import NO_TOKEN, StepResult
 from chatpaged.engine.llm_engine import LLMEngine
@@ -14,7 +15,7 @@ from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOut
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor
-from chatpaged.engine.snapshot import BlockState, EngineSnapshot
+from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.errors import ChatpagedError, InvalidRequestError, ModelError, PromptTooLongError
 from tests.byte_tokenizer import END, TEMPLATE, byte_template, byte_tokenizer
 
