@@ -1,0 +1,170 @@
+"""Who holds which blocks, a row for each chat."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from chatpaged.engine.block_pool import NULL_BLOCK, BlockState
+from chatpaged.engine.sequence import SequenceStatus
+from chatpaged.engine.snapshot import EngineSnapshot, SequenceSnapshot
+
+
+class RowState(enum.Enum):
+    """What a chat's request is doing."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    READING = "reading"
+    WRITING = "writing"
+    PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFacts:
+    """What is known of a chat without the engine.
+
+    Attributes:
+        id: of the chat.
+        title: shown as it is; never markup.
+        request_id: its running request.
+        cached_blocks: blocks that hold the beginning of its last sequence; see `LLMEngine.cached_blocks`.
+        cached_tokens: prompt tokens of its last request that were found computed.
+    """
+
+    id: str
+    title: str
+    request_id: str | None = None
+    cached_blocks: tuple[int, ...] = ()
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRow:
+    """One chat.
+
+    Attributes:
+        id: of the chat; empty for requests that belong to none.
+        title: of the chat.
+        state: what it is doing.
+        percent: of what has to be computed before it can write, while it is reading.
+        samples: answers it is generating.
+        blocks: blocks its sequences hold, each once.
+        kept: blocks of its last sequence that it does not hold, but that can still be found.
+        own: blocks that no other chat holds.
+        shared: blocks it holds with others, or that are kept for it because others hold them.
+        cached: blocks kept for it that nobody uses.
+        cached_tokens: prompt tokens of its last request that were found computed.
+        speed: tokens a second, of all its answers.
+    """
+
+    id: str
+    title: str
+    state: RowState
+    percent: int
+    samples: int
+    blocks: frozenset[int]
+    kept: frozenset[int]
+    own: int
+    shared: int
+    cached: int
+    cached_tokens: int
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRows:
+    """All rows of a snapshot.
+
+    Attributes:
+        chats: a row for each chat, in the order given.
+        others: requests that belong to no chat, as one row; None when there are none.
+        held: blocks that some row holds.
+        held_by_several: blocks that more than one row holds.
+    """
+
+    chats: tuple[ChatRow, ...]
+    others: ChatRow | None
+    held: frozenset[int]
+    held_by_several: frozenset[int]
+
+    @classmethod
+    def of(cls, snapshot: EngineSnapshot, chats: Sequence[ChatFacts]) -> ChatRows:
+        """Sorts the sequences of a snapshot by chats."""
+        requests: dict[str, list[SequenceSnapshot]] = {}
+        for sequence in snapshot.sequences:
+            requests.setdefault(sequence.request_id, []).append(sequence)
+        states = snapshot.block_states
+        drafts = [_Draft(chat, requests.pop(chat.request_id, []) if chat.request_id is not None else [], states) for chat in chats]
+        rest = [sequence for sequences in requests.values() for sequence in sequences]
+        other = _Draft(ChatFacts(id="", title=""), rest, states)
+        held, several = _once_and_more(draft.blocks for draft in (*drafts, other))
+        return cls(
+            chats=tuple(draft.row(several) for draft in drafts),
+            others=other.row(several) if rest else None,
+            held=held,
+            held_by_several=several,
+        )
+
+    @property
+    def all(self) -> tuple[ChatRow, ...]:
+        """The chats, and the requests of none."""
+        return (*self.chats, self.others) if self.others is not None else self.chats
+
+
+class _Draft:
+    """A row before it is known what others hold."""
+
+    def __init__(self, chat: ChatFacts, sequences: list[SequenceSnapshot], states: bytes) -> None:
+        self.chat = chat
+        self.sequences = sequences
+        self.states = states
+        tables = [sequence.blocks for sequence in sequences]
+        self.blocks = frozenset(tables[0] if len(tables) == 1 else (block for table in tables for block in table))
+        # What a chat says of the cache may be a moment old: blocks that are free by now are nobody's.
+        known = (block for block in chat.cached_blocks if NULL_BLOCK < block < len(states))
+        self.kept = frozenset(block for block in known if states[block] != BlockState.FREE) - self.blocks
+
+    def row(self, several: frozenset[int]) -> ChatRow:
+        """The row, given the blocks that more than one row holds."""
+        own = len(self.blocks - several)
+        cached = sum(self.states[block] == BlockState.CACHED for block in self.kept)
+        state, percent = _state(self.sequences)
+        return ChatRow(
+            id=self.chat.id,
+            title=self.chat.title,
+            state=state,
+            percent=percent,
+            samples=len(self.sequences),
+            blocks=self.blocks,
+            kept=self.kept,
+            own=own,
+            shared=len(self.blocks) - own + len(self.kept) - cached,
+            cached=cached,
+            cached_tokens=self.sequences[0].cached_tokens if self.sequences else self.chat.cached_tokens,
+            speed=sum(sequence.tokens_per_second for sequence in self.sequences),
+        )
+
+
+def _once_and_more(sets: Iterable[frozenset[int]]) -> tuple[frozenset[int], frozenset[int]]:
+    """What is in any of the sets, and what is in more than one."""
+    seen: set[int] = set()
+    again: set[int] = set()
+    for members in sets:
+        again |= seen & members
+        seen |= members
+    return frozenset(seen), frozenset(again)
+
+
+def _state(sequences: Sequence[SequenceSnapshot]) -> tuple[RowState, int]:
+    """What a request is doing, and how far reading is: its most advanced answer speaks for it."""
+    running = [sequence for sequence in sequences if sequence.state == SequenceStatus.RUNNING.value]
+    # One token short of all known tokens, the next step draws a token.
+    if any(sequence.num_tokens - sequence.num_computed_tokens == 1 for sequence in running):
+        return RowState.WRITING, 100
+    if running:
+        return RowState.READING, max(100 * sequence.num_computed_tokens // sequence.num_tokens for sequence in running)
+    if any(sequence.state == SequenceStatus.PREEMPTED.value for sequence in sequences):
+        return RowState.PREEMPTED, 0
+    return (RowState.WAITING if sequences else RowState.IDLE), 0

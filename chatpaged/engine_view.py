@@ -1,0 +1,230 @@
+"""The engine as whoever chats sees it: a snapshot told by conversations, in numbers that add up.
+
+```text
+                    own   shared   cached
+Greeting  writing    12       40        -     own       held by this chat alone
+Poem      reading     8       40        -     shared    held by other chats as well
+Recipe    idle        -       40       30     cached    in the prefix cache, in nobody's use
+other requests        3        -        -     work that belongs to no chat
+no chat               -        -       12     cached, but no open chat begins like it
+counted once          -      -80        -     what several chats hold is there once
+all                  23       40       42     23 + 40 + 42 + free blocks + the null block = the pool
+```
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chatpaged.engine.block_pool import BlockState
+from chatpaged.engine.sequence import SequenceStatus
+from chatpaged.engine.snapshot import EngineSnapshot, StepTiming
+from chatpaged.engine_rows import ChatFacts, ChatRow, ChatRows
+
+STEP_PARTS = ("schedule", "operations", "prepare", "forward", "sample", "process")
+SERIES_STEPS = 60
+
+
+class Cell(enum.IntEnum):
+    """What one block is, for somebody who looks at a chat. The larger, the more it matters when several share a place."""
+
+    NULL = 0
+    FREE = 1
+    LOWER = 2
+    CACHED = 3
+    USED = 4
+    SHARED = 5
+    CHAT_CACHED = 6
+    CHAT_USED = 7
+    CHAT_SHARED = 8
+
+
+_CELLS = bytes.maketrans(
+    bytes([BlockState.NULL, BlockState.FREE, BlockState.CACHED, BlockState.USED, BlockState.SHARED]),
+    bytes([Cell.NULL, Cell.FREE, Cell.CACHED, Cell.USED, Cell.SHARED]),
+)
+_LIT = bytes.maketrans(
+    bytes([Cell.CACHED, Cell.USED, Cell.SHARED]),
+    bytes([Cell.CHAT_CACHED, Cell.CHAT_USED, Cell.CHAT_SHARED]),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """The lines below the chats: with them, each column adds up to what the pool says.
+
+    Attributes:
+        unclaimed: cached blocks that no open chat begins with.
+        repeated_shared: how often blocks were counted in `shared` although they were counted before.
+        repeated_cached: likewise in `cached`.
+        own: blocks held by one chat.
+        shared: blocks held by several chats.
+        cached: blocks in nobody's use that can be found.
+    """
+
+    unclaimed: int
+    repeated_shared: int
+    repeated_cached: int
+    own: int
+    shared: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineView:
+    """A snapshot, by chats.
+
+    Attributes:
+        snapshot: what it was made from.
+        rows: a row for each chat, in the order given.
+        others: requests that belong to no chat, as one row; None when there are none.
+        sums: what makes the columns add up.
+        in_view: the chat that is looked at.
+        batch_series: sequences in each of the last steps, oldest first.
+        token_series: tokens in each of them.
+        time_split: each part of a step's share of the time of the last steps, 0 to 1; empty before the first step.
+    """
+
+    snapshot: EngineSnapshot
+    rows: tuple[ChatRow, ...]
+    others: ChatRow | None
+    sums: Sums
+    in_view: str | None
+    batch_series: tuple[int, ...]
+    token_series: tuple[int, ...]
+    time_split: dict[str, float]
+    _by_id: dict[str, ChatRow] = field(repr=False)
+
+    @classmethod
+    def of(cls, snapshot: EngineSnapshot, chats: Sequence[ChatFacts], *, in_view: str | None = None) -> EngineView:
+        """Sorts a snapshot by chats.
+
+        Args:
+            snapshot: of the engine.
+            chats: those that are open.
+            in_view: id of the one that is looked at.
+        """
+        rows = ChatRows.of(snapshot, chats)
+        return cls(
+            snapshot=snapshot,
+            rows=rows.chats,
+            others=rows.others,
+            sums=_sums(snapshot, rows),
+            in_view=in_view,
+            batch_series=tuple(step.num_seqs for step in snapshot.steps[-SERIES_STEPS:]),
+            token_series=tuple(step.num_tokens for step in snapshot.steps[-SERIES_STEPS:]),
+            time_split=_time_split(snapshot.steps),
+            _by_id={row.id: row for row in rows.chats},
+        )
+
+    # --- numbers -------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool, the null block included."""
+        return len(self.snapshot.block_states)
+
+    @property
+    def blocks_in_use(self) -> int:
+        """Blocks that some request holds."""
+        return self.snapshot.used_blocks + self.snapshot.shared_blocks
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that more would be in use if every answer had blocks of its own."""
+        return self.snapshot.saved_blocks * self.snapshot.block_bytes
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of all answers: the sum of the rows."""
+        return sum(row.speed for row in self.everyone)
+
+    @property
+    def everyone(self) -> tuple[ChatRow, ...]:
+        """All rows that hold or find blocks."""
+        return (*self.rows, self.others) if self.others is not None else self.rows
+
+    def count(self, status: SequenceStatus) -> int:
+        """Sequences with this status."""
+        return sum(sequence.state == status.value for sequence in self.snapshot.sequences)
+
+    # --- blocks --------------------------------------------------------------------------------------------------------
+
+    def row(self, chat_id: str | None) -> ChatRow | None:
+        """A chat's row."""
+        return self._by_id.get(chat_id) if chat_id is not None else None
+
+    def cells(self, chat_id: str | None = None) -> bytes:
+        """A `Cell` for each block of the pool, then one for each block of the lower tier.
+
+        Args:
+            chat_id: the chat whose blocks are told from others; the one in view when it is missing.
+        """
+        cells = bytearray(self.snapshot.block_states.translate(_CELLS))
+        row = self.row(chat_id if chat_id is not None else self.in_view)
+        if row is not None:
+            for block in row.blocks | row.kept:
+                cells[block] = _LIT[cells[block]]
+        return bytes(cells) + bytes([Cell.LOWER]) * self.snapshot.tier_blocks
+
+    def holders(self, block: int) -> tuple[ChatRow, ...]:
+        """The chats that hold a block, or for which it is kept; requests of no chat too."""
+        return tuple(row for row in self.everyone if block in row.blocks or block in row.kept)
+
+    # --- the audit -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Adds everything up.
+
+        Raises:
+            RuntimeError: numbers that are shown side by side disagree.
+        """
+        snapshot, sums = self.snapshot, self.sums
+        states = Counter(snapshot.block_states)
+        holders = Counter(block for row in self.everyone for block in row.blocks)
+        by_one = sum(count == 1 for count in holders.values())
+        kept = {block for row in self.everyone for block in row.kept if snapshot.block_states[block] == BlockState.CACHED}
+        claims = {
+            "all blocks": (1 + snapshot.free_blocks + snapshot.cached_blocks + self.blocks_in_use, self.num_blocks),
+            "free blocks": (states[BlockState.FREE], snapshot.free_blocks),
+            "cached blocks": (states[BlockState.CACHED], snapshot.cached_blocks),
+            "blocks with one user": (states[BlockState.USED], snapshot.used_blocks),
+            "blocks with several users": (states[BlockState.SHARED], snapshot.shared_blocks),
+            "blocks in use, by chats": (len(holders), self.blocks_in_use),
+            "blocks of one chat": (by_one, sums.own),
+            "blocks of several chats": (len(holders) - by_one, sums.shared),
+            "cached blocks, with and without a chat": (len(kept) + sums.unclaimed, sums.cached),
+            "own blocks, added up": (sum(row.own for row in self.everyone), sums.own),
+            "shared blocks, added up": (sum(row.shared for row in self.everyone) - sums.repeated_shared, sums.shared),
+            "cached blocks, added up": (sum(row.cached for row in self.everyone) + sums.unclaimed - sums.repeated_cached, sums.cached),
+            "the pool, added up": (sums.own + sums.shared + sums.cached + snapshot.free_blocks + 1, self.num_blocks),
+            "blocks of the map": (len(self.cells()), self.num_blocks + snapshot.tier_blocks),
+        }
+        wrong = [f"{name}: {ours} and {theirs}" for name, (ours, theirs) in claims.items() if ours != theirs]
+        if min(sums.unclaimed, sums.repeated_shared, sums.repeated_cached) < 0:
+            wrong.append("something is counted less than never")
+        if wrong:
+            raise RuntimeError("; ".join(wrong))
+
+
+def _sums(snapshot: EngineSnapshot, rows: ChatRows) -> Sums:
+    kept: frozenset[int] = frozenset().union(*(row.kept for row in rows.all))
+    claimed = sum(snapshot.block_states[block] == BlockState.CACHED for block in kept)
+    return Sums(
+        unclaimed=snapshot.cached_blocks - claimed,
+        repeated_shared=sum(row.shared for row in rows.all) - len(rows.held_by_several),
+        repeated_cached=sum(row.cached for row in rows.all) - claimed,
+        own=len(rows.held) - len(rows.held_by_several),
+        shared=len(rows.held_by_several),
+        cached=snapshot.cached_blocks,
+    )
+
+
+def _time_split(steps: Sequence[StepTiming]) -> dict[str, float]:
+    total = sum(step.total for step in steps)
+    if not total:
+        return {}
+    return {part: sum(getattr(step, part) for step in steps) / total for part in STEP_PARTS}
