@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chatpaged.engine.block_pool import NULL_BLOCK, BlockState
@@ -52,8 +52,8 @@ class ChatRow:
         samples: answers it is generating.
         blocks: blocks its sequences hold, each once.
         kept: blocks of its last sequence that it does not hold, but that can still be found.
-        own: blocks that no other chat holds.
-        shared: blocks it holds with others, or that are kept for it because others hold them.
+        own: blocks that one of its answers holds, and nobody else.
+        shared: blocks that several answers hold, of this chat or of others; and what is kept for it because others hold it.
         cached: blocks kept for it that nobody uses.
         cached_tokens: prompt tokens of its last request that were found computed.
         speed: tokens a second, of all its answers.
@@ -80,14 +80,10 @@ class ChatRows:
     Attributes:
         chats: a row for each chat, in the order given.
         others: requests that belong to no chat, as one row; None when there are none.
-        held: blocks that some row holds.
-        held_by_several: blocks that more than one row holds.
     """
 
     chats: tuple[ChatRow, ...]
     others: ChatRow | None
-    held: frozenset[int]
-    held_by_several: frozenset[int]
 
     @classmethod
     def of(cls, snapshot: EngineSnapshot, chats: Sequence[ChatFacts]) -> ChatRows:
@@ -99,13 +95,7 @@ class ChatRows:
         drafts = [_Draft(chat, requests.pop(chat.request_id, []) if chat.request_id is not None else [], states) for chat in chats]
         rest = [sequence for sequences in requests.values() for sequence in sequences]
         other = _Draft(ChatFacts(id="", title=""), rest, states)
-        held, several = _once_and_more(draft.blocks for draft in (*drafts, other))
-        return cls(
-            chats=tuple(draft.row(several) for draft in drafts),
-            others=other.row(several) if rest else None,
-            held=held,
-            held_by_several=several,
-        )
+        return cls(chats=tuple(draft.row() for draft in drafts), others=other.row() if rest else None)
 
     @property
     def all(self) -> tuple[ChatRow, ...]:
@@ -114,7 +104,7 @@ class ChatRows:
 
 
 class _Draft:
-    """A row before it is known what others hold."""
+    """A row in the making."""
 
     def __init__(self, chat: ChatFacts, sequences: list[SequenceSnapshot], states: bytes) -> None:
         self.chat = chat
@@ -126,10 +116,10 @@ class _Draft:
         known = (block for block in chat.cached_blocks if NULL_BLOCK < block < len(states))
         self.kept = frozenset(block for block in known if states[block] != BlockState.FREE) - self.blocks
 
-    def row(self, several: frozenset[int]) -> ChatRow:
-        """The row, given the blocks that more than one row holds."""
-        own = len(self.blocks - several)
-        cached = sum(self.states[block] == BlockState.CACHED for block in self.kept)
+    def row(self) -> ChatRow:
+        """The row."""
+        held = bytes(map(self.states.__getitem__, self.blocks))
+        cached = bytes(map(self.states.__getitem__, self.kept)).count(BlockState.CACHED)
         state, percent = _state(self.sequences)
         return ChatRow(
             id=self.chat.id,
@@ -139,22 +129,12 @@ class _Draft:
             samples=len(self.sequences),
             blocks=self.blocks,
             kept=self.kept,
-            own=own,
-            shared=len(self.blocks) - own + len(self.kept) - cached,
+            own=held.count(BlockState.USED),
+            shared=held.count(BlockState.SHARED) + len(self.kept) - cached,
             cached=cached,
             cached_tokens=self.sequences[0].cached_tokens if self.sequences else self.chat.cached_tokens,
             speed=sum(sequence.tokens_per_second for sequence in self.sequences),
         )
-
-
-def _once_and_more(sets: Iterable[frozenset[int]]) -> tuple[frozenset[int], frozenset[int]]:
-    """What is in any of the sets, and what is in more than one."""
-    seen: set[int] = set()
-    again: set[int] = set()
-    for members in sets:
-        again |= seen & members
-        seen |= members
-    return frozenset(seen), frozenset(again)
 
 
 def _state(sequences: Sequence[SequenceSnapshot]) -> tuple[RowState, int]:

@@ -2,8 +2,8 @@
 
 ```text
                     own   shared   cached
-Greeting  writing    12       40        -     own       held by this chat alone
-Poem      reading     8       40        -     shared    held by other chats as well
+Greeting  writing    12       40        -     own       held by one answer alone
+Poem      reading     8       40        -     shared    held by several answers, of one chat or of several
 Recipe    idle        -       40       30     cached    in the prefix cache, in nobody's use
 other requests        3        -        -     work that belongs to no chat
 no chat               -        -       12     cached, but no open chat begins like it
@@ -60,8 +60,8 @@ class Sums:
         unclaimed: cached blocks that no open chat begins with.
         repeated_shared: how often blocks were counted in `shared` although they were counted before.
         repeated_cached: likewise in `cached`.
-        own: blocks held by one chat.
-        shared: blocks held by several chats.
+        own: blocks with one user.
+        shared: blocks with several users.
         cached: blocks in nobody's use that can be found.
     """
 
@@ -185,7 +185,7 @@ class EngineView:
         snapshot, sums = self.snapshot, self.sums
         states = Counter(snapshot.block_states)
         holders = Counter(block for row in self.everyone for block in row.blocks)
-        by_one = sum(count == 1 for count in holders.values())
+        shared = {block for block in holders if snapshot.block_states[block] == BlockState.SHARED}
         kept = {block for row in self.everyone for block in row.kept if snapshot.block_states[block] == BlockState.CACHED}
         claims = {
             "all blocks": (1 + snapshot.free_blocks + snapshot.cached_blocks + self.blocks_in_use, self.num_blocks),
@@ -194,8 +194,7 @@ class EngineView:
             "blocks with one user": (states[BlockState.USED], snapshot.used_blocks),
             "blocks with several users": (states[BlockState.SHARED], snapshot.shared_blocks),
             "blocks in use, by chats": (len(holders), self.blocks_in_use),
-            "blocks of one chat": (by_one, sums.own),
-            "blocks of several chats": (len(holders) - by_one, sums.shared),
+            "blocks that rows hold with others": (len(shared), sums.shared),
             "cached blocks, with and without a chat": (len(kept) + sums.unclaimed, sums.cached),
             "own blocks, added up": (sum(row.own for row in self.everyone), sums.own),
             "shared blocks, added up": (sum(row.shared for row in self.everyone) - sums.repeated_shared, sums.shared),
@@ -215,10 +214,10 @@ def _sums(snapshot: EngineSnapshot, rows: ChatRows) -> Sums:
     claimed = sum(snapshot.block_states[block] == BlockState.CACHED for block in kept)
     return Sums(
         unclaimed=snapshot.cached_blocks - claimed,
-        repeated_shared=sum(row.shared for row in rows.all) - len(rows.held_by_several),
+        repeated_shared=sum(row.shared for row in rows.all) - snapshot.shared_blocks,
         repeated_cached=sum(row.cached for row in rows.all) - claimed,
-        own=len(rows.held) - len(rows.held_by_several),
-        shared=len(rows.held_by_several),
+        own=snapshot.used_blocks,
+        shared=snapshot.shared_blocks,
         cached=snapshot.cached_blocks,
     )
 

@@ -97,8 +97,8 @@ def test_samples_of_a_request_are_one_row_with_each_block_once() -> None:
         engine.step()
     (row,) = view_of(engine, chat("a", "r")).rows
     # Two full blocks of the prompt, and the last one three times.
-    assert (row.own, row.shared, row.samples) == (5, 0, 3)
-    assert row.own == engine.snapshot().used_blocks + engine.snapshot().shared_blocks
+    assert (row.own, row.shared, row.samples) == (3, 2, 3)
+    assert row.own + row.shared == engine.snapshot().used_blocks + engine.snapshot().shared_blocks
 
 
 def test_what_a_chat_said_of_the_cache_may_be_out_of_date() -> None:

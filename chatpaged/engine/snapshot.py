@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import asdict, dataclass
-from operator import itemgetter
 
 from chatpaged.engine.block_manager import BlockCounters
 from chatpaged.engine.block_pool import BlockState
@@ -175,7 +174,7 @@ def merged_counters(scheduler: SchedulerCounters, blocks: BlockCounters) -> dict
 
 
 def _sequence(sequence: Sequence, table: tuple[int, ...], states: bytes, speed: float) -> SequenceSnapshot:
-    shared = _states_of(table, states).count(BlockState.SHARED)
+    shared = bytes(map(states.__getitem__, table)).count(BlockState.SHARED)
     return SequenceSnapshot(
         request_id=sequence.group.request_id,
         index=sequence.index,
@@ -189,10 +188,3 @@ def _sequence(sequence: Sequence, table: tuple[int, ...], states: bytes, speed: 
         shared_blocks=shared,
         tokens_per_second=speed,
     )
-
-
-def _states_of(blocks: tuple[int, ...], states: bytes) -> bytes:
-    """The states of some blocks. One call in C: a table has hundreds of them."""
-    if len(blocks) < 2:
-        return bytes(states[block] for block in blocks)
-    return bytes(itemgetter(*blocks)(states))
