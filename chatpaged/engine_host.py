@@ -9,6 +9,7 @@ from typing import Any
 
 from chatpaged.backends import Backend
 from chatpaged.engine.async_engine import AsyncEngine
+from chatpaged.engine.engine_state import EngineFacts
 from chatpaged.engine.limits import check_prompt_fits
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.snapshot import EngineSnapshot
@@ -17,8 +18,8 @@ from chatpaged.messages import RenderedPrompt
 from chatpaged.session_model import SessionModel
 
 
-class EngineState(enum.Enum):
-    """What can be expected of the engine."""
+class HostState(enum.Enum):
+    """What can be expected of the engine. `FAILED` could not be loaded, `DEAD` has worked before."""
 
     LOADING = "loading"
     READY = "ready"
@@ -36,6 +37,7 @@ class EngineHost:
         state: what can be expected of it.
         status: what it is doing while it loads.
         error: why it is failed or dead.
+        facts: what is known of it once it is loaded.
         defaults: what the model's makers recommend for sampling; empty until the model is opened.
     """
 
@@ -47,13 +49,13 @@ class EngineHost:
             on_change: hears of other states.
         """
         self.backend = backend
-        self.state = EngineState.LOADING
+        self.state = HostState.LOADING
         self.status = ""
         self.error: Exception | None = None
         self.defaults: Mapping[str, Any] = {}
         self._on_change = on_change
         self._tasks: set[asyncio.Task[None]] = set()
-        self._limits: tuple[int, int, int] | None = None
+        self.facts: EngineFacts | None = None
         self.start()
 
     def start(self) -> None:
@@ -63,16 +65,13 @@ class EngineHost:
         self._opened = opened
         backend = self.backend
 
-        def tell(text: str) -> None:
-            _post(loop, self._tell, opened, text)
-
-        def make() -> LLMEngine:
-            model, defaults = backend.open(tell)
+        def make(progress: Callable[[str], None]) -> LLMEngine:
+            model, defaults = backend.open(progress)
             _post(loop, self._know, opened, model, defaults)
-            return backend.load(tell)
+            return backend.load(progress)
 
-        self.engine = AsyncEngine(make)
-        self.state, self.status, self.error, self._limits = EngineState.LOADING, f"loading {backend.name}", None, None
+        self.engine = AsyncEngine(make, on_progress=lambda text: self._tell(opened, text))
+        self.state, self.status, self.error, self.facts = HostState.LOADING, f"loading {backend.name}", None, None
         self.engine.start()
         task = asyncio.create_task(self._watch(self.engine, opened))
         self._tasks.add(task)
@@ -103,30 +102,23 @@ class EngineHost:
         Raises:
             PromptTooLongError: it fits neither the context nor the pool.
         """
-        if self._limits is not None:
-            context, blocks, block_size = self._limits
-            check_prompt_fits(len(prompt.token_ids), context=context, num_blocks=blocks, block_size=block_size)
+        if self.facts is not None:
+            facts = self.facts
+            check_prompt_fits(len(prompt.token_ids), context=facts.max_model_len, num_blocks=facts.num_blocks, block_size=facts.block_size)
 
     @property
     def block_size(self) -> int:
         """Tokens of a block; 1 while that is not known."""
-        return self._limits[2] if self._limits is not None else 1
+        return self.facts.block_size if self.facts is not None else 1
 
     async def snapshot(self) -> EngineSnapshot | None:
         """A picture of the engine; None while there is nothing to see."""
-        if self.state is not EngineState.READY:
+        if self.state is not HostState.READY:
             return None
         try:
             return await self.engine.snapshot()
-        except EngineDeadError as error:
-            self.died(error)
+        except EngineDeadError:
             return None
-
-    def died(self, error: Exception) -> None:
-        """Somebody has found out that the engine is dead."""
-        if self.state is EngineState.READY:
-            self.state, self.error = EngineState.DEAD, error
-            self._on_change()
 
     async def switch(self, backend: Backend) -> None:
         """Takes another model. Whatever runs ends."""
@@ -136,13 +128,13 @@ class EngineHost:
 
     async def close(self) -> None:
         """Ends the engine after its current step."""
-        self.state = EngineState.CLOSED
+        self.state = HostState.CLOSED
         await self.engine.close()
         for task in self._tasks:
             task.cancel()
 
     def _tell(self, opened: asyncio.Future[SessionModel], text: str) -> None:
-        if opened is self._opened and self.state is EngineState.LOADING:
+        if opened is self._opened and self.state is HostState.LOADING:
             self.status = text
             self._on_change()
 
@@ -154,25 +146,23 @@ class EngineHost:
             self._on_change()
 
     async def _watch(self, engine: AsyncEngine, opened: asyncio.Future[SessionModel]) -> None:
+        """Follows one engine from its loading to its end."""
         try:
-            await engine.wait_loaded()
-            limits = await engine.call(_limits)
+            facts = await engine.wait_loaded()
         except ChatpagedError as error:
             if not opened.done():
                 opened.set_exception(error)
                 opened.exception()  # marks it as seen: nobody may be waiting
-            if engine is self.engine and self.state is EngineState.LOADING:
-                self.state, self.error = EngineState.FAILED, error
-                self._on_change()
+            self._change(engine, HostState.LOADING, HostState.FAILED, error)
             return
-        if engine is self.engine and self.state is EngineState.LOADING:
-            self.state, self.status, self._limits = EngineState.READY, "", limits
+        self.facts = facts if engine is self.engine else self.facts
+        self._change(engine, HostState.LOADING, HostState.READY)
+        self._change(engine, HostState.READY, HostState.DEAD, await engine.wait_dead())
+
+    def _change(self, engine: AsyncEngine, before: HostState, after: HostState, error: Exception | None = None) -> None:
+        if engine is self.engine and self.state is before:
+            self.state, self.status, self.error = after, "", error
             self._on_change()
-
-
-def _limits(llm: LLMEngine) -> tuple[int, int, int]:
-    blocks = llm.scheduler.blocks
-    return llm.scheduler.config.max_model_len, blocks.pool.num_usable, blocks.block_size
 
 
 def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:

@@ -105,7 +105,7 @@ class Reply:
         sample = self._samples.get(index)
         if sample is None or sample.node is None or sample.done:
             return sample.node if sample is not None else None
-        return self._partial(sample.node, sample, None)
+        return self._partial(sample.node, sample)
 
     def stop(self) -> None:
         """Ends the answers; what there is of them is kept."""

@@ -10,7 +10,6 @@ send ── draft (a thread) ── begin: the question is kept ── engine.ge
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,8 @@ from chatpaged.backends import Backend
 from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import Conversation
 from chatpaged.engine.outputs import RequestOutput
-from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.engine_host import EngineHost, EngineState
+from chatpaged.engine.sampling_params import SamplingParams, new_seed
+from chatpaged.engine_host import EngineHost, HostState
 from chatpaged.errors import ChatpagedError, EngineDeadError, StoreError
 from chatpaged.session import ChatSession, Draft, Reply, SessionModel, SessionOptions
 from chatpaged.store import Store
@@ -37,7 +36,6 @@ from chatpaged.workspace_events import (
 
 Listener = Callable[[WorkspaceEvent], None]
 MakeDraft = Callable[[ChatSession], Draft]
-_SEED_BITS = 32
 _IN_VIEW, _VISIBLE, _BEHIND = 0, 1, 2
 
 
@@ -160,7 +158,7 @@ class Workspace:
         if chat.queue:
             self._emit(Returned(chat.id, "\n\n".join(chat.queue)))
             chat.queue.clear()
-        if chat.state is ChatState.DRAFTING or self.host.state is EngineState.LOADING:
+        if chat.state is ChatState.DRAFTING or self.host.state is HostState.LOADING:
             if chat.task is not None:  # the engine has not heard of it
                 chat.task.cancel()
         elif chat.reply is not None:
@@ -184,7 +182,7 @@ class Workspace:
             self._give_back(chat, text, "")
         else:
             await self._stream(chat, reply)
-        if chat.queue and self.host.state in (EngineState.READY, EngineState.LOADING):
+        if chat.queue and self.host.state in (HostState.READY, HostState.LOADING):
             following = chat.queue.pop(0)
             self._begin(chat, lambda session: session.draft(following), text=following)
 
@@ -202,7 +200,7 @@ class Workspace:
         self.host.check_fits(draft.prompt)
         values = chat.effective_sampling(self.host.defaults, self.sampling)
         seed = values.get("seed")
-        params = SamplingParams(**values | {"n": n, "seed": seed if seed is not None else secrets.randbits(_SEED_BITS)})
+        params = SamplingParams(**values | {"n": n, "seed": seed if seed is not None else new_seed()})
         self._numbers += 1
         reply = session.begin(
             draft, params, request_id=f"{chat.id}-{self._numbers}", seed=params.seed or 0, block_size=self.host.block_size
@@ -217,12 +215,12 @@ class Workspace:
     async def _stream(self, chat: Chat, reply: Reply) -> None:
         engine = self.host.engine
         try:
-            reply.block_size = await self._block_size(reply)
+            reply.block_size = (await engine.wait_loaded()).block_size
             outputs = engine.generate(reply.draft.prompt, reply.params, request_id=reply.request_id, priority=self._priority(chat))
             async for output in outputs:
                 self._take(chat, reply, output)
-        except EngineDeadError as error:
-            self.host.died(error)
+        except EngineDeadError:
+            pass  # the host has heard of it, and tells everybody
         except ChatpagedError as error:
             self._emit(Notice(str(error), "error", chat.id))
         except asyncio.CancelledError:
@@ -231,11 +229,6 @@ class Workspace:
             reply.end()
             self._ended(chat, reply)
 
-    async def _block_size(self, reply: Reply) -> int:
-        """Known once the engine is loaded; until then requests wait anyway."""
-        await self.host.engine.wait_loaded()
-        return self.host.block_size if self.host.block_size > 1 else reply.block_size
-
     def _take(self, chat: Chat, reply: Reply, output: RequestOutput) -> None:
         try:
             reply.take(output)
@@ -243,7 +236,7 @@ class Workspace:
             self._emit(Notice(f"this answer is not kept: {error}", "error", chat.id))
         if chat.state is ChatState.WAITING and output.deltas:
             self._set_state(chat, ChatState.GENERATING)
-        chat.grew(sum(delta.num_tokens for delta in output.deltas))
+        chat.grew(sum(len(delta.token_ids) for delta in output.deltas))
         for delta in output.deltas:
             node = reply.node_of(delta.index)
             if node is not None:

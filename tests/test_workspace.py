@@ -11,7 +11,7 @@ import pytest
 
 from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import NodeState
-from chatpaged.engine_host import EngineState
+from chatpaged.engine_host import HostState
 from chatpaged.errors import ModelError
 from chatpaged.store import Store
 from chatpaged.workspace import Workspace
@@ -37,7 +37,7 @@ class World:
         await asyncio.wait_for(wait(), 20)
 
     async def ready(self) -> None:
-        await self.until(lambda: self.workspace.host.state is EngineState.READY)
+        await self.until(lambda: self.workspace.host.state is HostState.READY)
 
     async def idle(self, chat: Chat) -> None:
         await self.until(lambda: not chat.is_busy and not chat.queue)
@@ -279,7 +279,7 @@ def test_the_engine_dies_and_is_loaded_again() -> None:
         await world.until(lambda: world.text_of(chat))
         world.backend.pace.crash = RuntimeError("out of luck")
         world.backend.pace.free()
-        await world.until(lambda: world.workspace.host.state is EngineState.DEAD)
+        await world.until(lambda: world.workspace.host.state is HostState.DEAD)
         await world.idle(chat)
         assert "out of luck" in str(world.workspace.host.error)
         assert chat.conversation.path()[-1].can_continue
@@ -303,7 +303,7 @@ def test_a_model_that_cannot_be_loaded() -> None:
     backend.fail = ModelError("no such model")
 
     async def scenario(world: World) -> None:
-        await world.until(lambda: world.workspace.host.state is EngineState.FAILED)
+        await world.until(lambda: world.workspace.host.state is HostState.FAILED)
         chat = world.workspace.new_chat()
         world.workspace.send(chat, "hi")
         await world.idle(chat)

@@ -43,6 +43,6 @@ class EngineFacts:
             block_size=engine.config.block_size,
             num_blocks=pool.num_blocks - 1,
             block_bytes=engine.block_bytes,
-            max_model_len=engine.scheduler.max_tokens,
+            max_model_len=engine.scheduler.config.max_model_len,
             max_num_seqs=engine.config.max_num_seqs,
         )

@@ -8,15 +8,15 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from chatpaged.engine_host import EngineState
+from chatpaged.engine_host import HostState
 from chatpaged.shown_text import shown
 
 _MARKS = {
-    EngineState.LOADING: ("◌", "$text-warning"),
-    EngineState.READY: ("●", "$text-success"),
-    EngineState.FAILED: ("✗", "$text-error"),
-    EngineState.DEAD: ("✗", "$text-error"),
-    EngineState.CLOSED: ("○", "$text-muted"),
+    HostState.LOADING: ("◌", "$text-warning"),
+    HostState.READY: ("●", "$text-success"),
+    HostState.FAILED: ("✗", "$text-error"),
+    HostState.DEAD: ("✗", "$text-error"),
+    HostState.CLOSED: ("○", "$text-muted"),
 }
 
 
@@ -56,9 +56,9 @@ class TitleBar(Horizontal):
         """Names the chat in view."""
         self.query_one("#chat-title", Static).update(Content(shown(" ".join(title.split()))))
 
-    def show_engine(self, name: str, state: EngineState, status: str) -> None:
+    def show_engine(self, name: str, state: HostState, status: str) -> None:
         """Names the model and says what the engine is doing."""
         mark, style = _MARKS[state]
-        says = status if state is EngineState.LOADING else "" if state is EngineState.READY else state.value
+        says = status if state is HostState.LOADING else "" if state is HostState.READY else state.value
         text = shown(says if name in says else f"{name} {says}".strip())
         self.query_one("#model-name", Static).update(Content.assemble((f"{mark} ", style), " ".join(text.split())))
