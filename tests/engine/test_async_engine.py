@@ -381,7 +381,7 @@ def test_progress_of_loading_is_told_on_the_event_loop() -> None:
         assert told == [("reading weights", here), ("making the pool", here)]
         states.append(engine.state)
         assert (engine.has_loaded, engine.death) == (True, None)
-        assert (facts.block_size, facts.num_blocks, facts.block_bytes, facts.max_model_len, facts.max_num_seqs) == (16, 256, 1, 4097, 32)
+        assert (facts.block_size, facts.num_blocks, facts.block_bytes, facts.max_model_len, facts.max_num_seqs) == (16, 256, 1, 8192, 32)
         await engine.close()
         states.append(engine.state)
         assert states == [EngineState.LOADING, EngineState.READY, EngineState.DEAD]
