@@ -27,8 +27,8 @@ from chatpaged.history import Turn
 from chatpaged.session_draft import Draft, Drafter
 from chatpaged.session_model import SessionModel, SessionOptions
 from chatpaged.session_reply import Reply, Reread
+from chatpaged.session_store import SessionStore
 from chatpaged.session_stream import stream_reply
-from chatpaged.store import Store
 
 __all__ = ["ChatSession", "ContextUse", "Draft", "Reply", "Reread", "SessionModel", "SessionOptions"]
 
@@ -68,7 +68,7 @@ class ChatSession:
         model: SessionModel,
         conversation: Conversation | None = None,
         *,
-        store: Store | None = None,
+        store: SessionStore | None = None,
         stored: bool = False,
         options: SessionOptions | None = None,
     ) -> None:

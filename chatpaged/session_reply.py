@@ -18,7 +18,7 @@ from chatpaged.history import Reason, Turn
 from chatpaged.messages import ChatMessage
 from chatpaged.session_draft import Draft
 from chatpaged.session_model import SessionModel
-from chatpaged.store import Store
+from chatpaged.session_store import SessionStore
 
 SAVE_SECONDS = 0.5
 """How far the store may be behind."""
@@ -76,7 +76,7 @@ class Reply:
     request_id: str
     conversation: Conversation
     model: SessionModel
-    store: Store | None
+    store: SessionStore | None
     block_size: int
     completions: list[Completion] = field(default_factory=list)
     metrics: RequestMetrics | None = None
