@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chatpaged.conversation import Conversation
+from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import ChatSession
 from chatpaged.session_reply import Reply
 
@@ -40,7 +41,7 @@ class Chat:
         preset: the preset it was begun with; empty without.
         unread: something came while nobody was looking.
         pinned: it stays at the top of the list.
-        prompt: what is typed and has not been sent, in the form of whoever shows it.
+        prompt: what is typed and has not been sent.
         stored: it is in the store.
     """
 
@@ -53,7 +54,7 @@ class Chat:
     preset: str = ""
     unread: bool = False
     pinned: bool = False
-    prompt: Any = None
+    prompt: PromptDraft = field(default_factory=PromptDraft)
     stored: bool = False
     task: asyncio.Task[None] | None = None
     counted: tuple[Any, int] | None = None

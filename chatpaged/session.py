@@ -251,6 +251,11 @@ class ChatSession:
             pass
         return reply
 
+    @property
+    def last_turn(self) -> Turn | None:
+        """The sequence of the last answer in view that this process has computed."""
+        return self._previous(self.conversation.path())
+
     # --- moving about ------------------------------------------------------------------------------------------------------
 
     def branch(self, node_id: str | None) -> None:

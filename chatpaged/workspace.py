@@ -15,13 +15,17 @@ from typing import Any
 
 from chatpaged.backends import Backend
 from chatpaged.chat import Chat, ChatState
+from chatpaged.chat_shelf import ChatShelf
 from chatpaged.conversation import Conversation
 from chatpaged.engine.outputs import RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams, new_seed
 from chatpaged.engine_host import EngineHost, HostState
+from chatpaged.engine_view import EngineView
+from chatpaged.engine_watch import EngineWatch
 from chatpaged.errors import ChatpagedError, EngineDeadError, StoreError
+from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import ChatSession, Draft, Reply, SessionModel, SessionOptions
-from chatpaged.store import Store
+from chatpaged.store_background import BackgroundStore
 from chatpaged.workspace_events import (
     AnswerEnded,
     AnswerGrew,
@@ -45,13 +49,14 @@ class Workspace:
     Attributes:
         host: the engine.
         chats: those that are open, by id.
+        shelf: all conversations, as a list shows them.
         store: where they are kept; None keeps nothing.
     """
 
     def __init__(
         self,
         backend: Backend,
-        store: Store | None,
+        store: BackgroundStore | None,
         *,
         system: str | None = None,
         sampling: Mapping[str, Any] | None = None,
@@ -74,7 +79,9 @@ class Workspace:
         self._listeners: list[Listener] = []
         self._in_view: tuple[str, ...] = ()
         self._numbers = 0
+        self.shelf = ChatShelf(self.chats, store, self._emit)
         self.host = EngineHost(backend, lambda: self._emit(EngineChanged()))
+        self._watch = EngineWatch(self.host)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Has somebody hear of everything. Returns what ends that."""
@@ -105,8 +112,11 @@ class Workspace:
         if chat_id not in self.chats:
             if self.store is None:
                 raise StoreError("nothing is kept: there is no other chat")
-            conversation = self.store.load(chat_id)
-            self.chats.setdefault(chat_id, Chat(conversation, stored=True))
+            conversation, draft = await self.store.read(lambda store: (store.load(chat_id), store.draft(chat_id)))
+            info = self.shelf.info(chat_id)
+            chat = Chat(conversation, prompt=PromptDraft.from_json(draft), stored=True)
+            chat.pinned, chat.unread = (info.pinned, info.unread) if info is not None else (False, False)
+            self.chats.setdefault(chat_id, chat)
         return self.chats[chat_id]
 
     def look_at(self, chat_ids: Sequence[str]) -> None:
@@ -114,8 +124,7 @@ class Workspace:
         self._in_view = tuple(chat_ids)
         for chat in self.chats.values():
             if chat.id in self._in_view and chat.unread:
-                chat.unread = False
-                self._emit(ChatChanged(chat.id))
+                self._set_unread(chat, unread=False)
             if chat.reply is not None and chat.is_busy:
                 self.host.engine.set_priority(chat.reply.request_id, self._priority(chat), interactive=True)
 
@@ -243,8 +252,9 @@ class Workspace:
                 self._emit(AnswerGrew(chat.id, node.id, delta.index, delta.text, delta.reasoning, delta.repeats))
 
     def _ended(self, chat: Chat, reply: Reply) -> None:
-        chat.unread = bool(reply.nodes) and chat.id not in self._in_view
         chat.state = ChatState.IDLE
+        if reply.nodes and chat.id not in self._in_view:
+            self._set_unread(chat, unread=True)
         self._emit(AnswerEnded(chat.id, tuple(node.id for node in reply.nodes)))
         self._emit(ChatChanged(chat.id))
 
@@ -253,6 +263,11 @@ class Workspace:
         if chat.session is None or chat.session.model is not model:
             chat.session = ChatSession(model, chat.conversation, store=self.store, stored=chat.stored, options=self.options)
         return chat.session
+
+    def _set_unread(self, chat: Chat, *, unread: bool) -> None:
+        chat.unread = unread
+        self.shelf.keep_marks(chat)
+        self._emit(ChatChanged(chat.id))
 
     def _set_state(self, chat: Chat, state: ChatState) -> None:
         chat.state = state
@@ -307,6 +322,10 @@ class Workspace:
             for task in late:  # an engine in a long step; the reply keeps what it has
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def look(self) -> EngineView | None:
+        """A picture of the engine, told by chats; None while there is no engine."""
+        return await self._watch.look(self.chats, next(iter(self._in_view), None))
 
     async def context_use(self, chat: Chat, text: str) -> int | None:
         """Tokens that the conversation and what is typed take; None while that is not known. Counted in threads.

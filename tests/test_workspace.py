@@ -12,8 +12,9 @@ import pytest
 from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import NodeState
 from chatpaged.engine_host import HostState
-from chatpaged.errors import ModelError
+from chatpaged.errors import ModelError, StoreError
 from chatpaged.store import Store
+from chatpaged.store_background import BackgroundStore
 from chatpaged.workspace import Workspace
 from chatpaged.workspace_events import AnswerEnded, AnswerGrew, Notice, Returned, WorkspaceEvent
 from tests.scripted_backend import CONTEXT, ScriptedBackend
@@ -22,11 +23,12 @@ from tests.scripted_backend import CONTEXT, ScriptedBackend
 class World:
     """A workspace, and what was heard of it."""
 
-    def __init__(self, backend: ScriptedBackend, store: Store | None) -> None:
+    def __init__(self, backend: ScriptedBackend, path: Path | None) -> None:
         self.backend = backend
-        self.store = store
+        self.failures: list[StoreError] = []
+        self.store = BackgroundStore(path, on_error=self.failures.append) if path is not None else None
         self.events: list[WorkspaceEvent] = []
-        self.workspace = Workspace(backend, store)
+        self.workspace = Workspace(backend, self.store)
         self.workspace.subscribe(self.events.append)
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -49,15 +51,18 @@ class World:
         return "".join(event.text for event in self.heard(AnswerGrew) if event.chat_id == chat.id and event.index == 0)
 
 
-def run(scenario: Callable[[World], Coroutine[Any, Any, None]], backend: ScriptedBackend | None = None, store: Store | None = None) -> None:
+def run(scenario: Callable[[World], Coroutine[Any, Any, None]], backend: ScriptedBackend | None = None, path: Path | None = None) -> None:
     async def main() -> None:
-        world = World(backend if backend is not None else ScriptedBackend(), store)
+        world = World(backend if backend is not None else ScriptedBackend(), path)
         try:
             await scenario(world)
         finally:
             world.backend.pace.free()
             world.backend.loaded.set()
             await world.workspace.close()
+            if world.store is not None:
+                assert world.store.close()
+            assert world.failures == []
 
     asyncio.run(main())
 
@@ -86,11 +91,11 @@ def test_an_answer_is_streamed_and_kept(tmp_path: Path) -> None:
             len(chat.reply.draft.prompt.token_ids) if chat.reply else 0,
         )
         assert world.heard(AnswerEnded) == [AnswerEnded(chat.id, (answer.id,))]
-        kept = world.store.load(chat.id) if world.store else None
-        assert kept is not None
+        assert world.store is not None
+        kept = await world.store.read(lambda store: store.load(chat.id))
         assert [node.content for node in kept.path()] == ["Say hello", "Hello."]
 
-    run(scenario, store=Store(path))
+    run(scenario, path=path)
 
 
 def test_many_chats_generate_at_once_and_each_goes_on_unseen() -> None:
@@ -335,7 +340,7 @@ def test_stop_while_the_model_loads() -> None:
 
 
 def test_closing_keeps_what_was_being_said(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.db")
+    path = tmp_path / "store.db"
     chats: list[str] = []
 
     async def scenario(world: World) -> None:
@@ -352,11 +357,12 @@ def test_closing_keeps_what_was_being_said(tmp_path: Path) -> None:
         world.backend.pace.free()
         await closing
 
-    run(scenario, ScriptedBackend("Hello. " * 40), store)
-    path = Store(tmp_path / "store.db").load(chats[0]).path()
-    assert path[0].content == "hi"
-    assert path[1].content
-    assert path[1].can_continue
+    run(scenario, ScriptedBackend("Hello. " * 40), path)
+    with Store(path) as store:
+        messages = store.load(chats[0]).path()
+    assert messages[0].content == "hi"
+    assert messages[1].content
+    assert messages[1].can_continue
 
 
 @pytest.mark.parametrize("change", ["branch", "switch", "set_system"])
@@ -397,7 +403,7 @@ def test_moving_about() -> None:
 
 
 def test_a_chat_of_the_store_is_opened_once(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.db")
+    path = tmp_path / "store.db"
     ids: list[str] = []
 
     async def first(world: World) -> None:
@@ -413,6 +419,60 @@ def test_a_chat_of_the_store_is_opened_once(tmp_path: Path) -> None:
         await world.idle(chat)
         assert contents(chat) == [("user", "one"), ("assistant", "Hello."), ("user", "two"), ("assistant", "Hello.")]
 
-    run(first, store=store)
-    run(second, store=store)
-    assert len(store.load(ids[0]).path()) == 4
+    run(first, path=path)
+    run(second, path=path)
+    with Store(path) as store:
+        assert len(store.load(ids[0]).path()) == 4
+
+
+def test_chats_are_listed_named_pinned_thrown_away_and_taken_back(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        shelf = world.workspace.shelf
+        first, second = world.workspace.new_chat(), world.workspace.new_chat()
+        for chat, text in ((first, "apples"), (second, "pears")):
+            world.workspace.send(chat, text)
+            await world.idle(chat)
+        await shelf.refresh()
+        assert [entry.title for entry in shelf.entries()] == ["pears", "apples"]
+        shelf.rename(first.id, "Fruit  salad")
+        assert shelf.pin(first.id)
+        assert [(entry.title, entry.pinned) for entry in shelf.entries()] == [("Fruit salad", True), ("pears", False)]
+        assert [entry.id for entry in shelf.entries("FRUIT sal")] == [first.id]
+        shelf.throw_away(second.id)
+        assert [entry.id for entry in shelf.entries()] == [first.id]
+        await shelf.refresh()
+        assert [entry.id for entry in shelf.entries()] == [first.id]
+        assert shelf.take_back() == second.id
+        assert shelf.take_back() is None
+        assert await world.workspace.open_chat(second.id) is second
+        assert [hit.session for hit in await shelf.search("apples")] == [first.id]
+        assert not shelf.pin(first.id)
+
+    run(scenario, path=tmp_path / "store.db")
+    with Store(tmp_path / "store.db") as store:
+        assert sorted(info.title for info in store.sessions()) == ["Fruit salad", "pears"]
+
+
+def test_the_engine_is_seen_by_chats_in_numbers_that_add_up() -> None:  # C16
+    async def scenario(world: World) -> None:
+        assert await world.workspace.look() is None
+        await world.ready()
+        world.backend.pace.hold()
+        chats = [world.workspace.new_chat(system="Be brief. " * 20) for _ in range(6)]
+        world.workspace.look_at([chats[0].id])
+        for number, chat in enumerate(chats):
+            world.workspace.send(chat, f"{number} " * 60)
+        states: set[str] = set()
+        while any(chat.is_busy for chat in chats):
+            world.backend.pace.let(1)
+            view = await world.workspace.look()
+            assert view is not None
+            view.check()
+            states |= {row.state.value for row in view.rows}
+        view = await world.workspace.look()
+        assert view is not None
+        view.check()
+        assert all(row.cached for row in view.rows)
+        assert {"waiting", "reading", "writing", "idle"} <= states
+
+    run(scenario, ScriptedBackend("Hello. " * 10, max_num_seqs=2, num_blocks=600))
