@@ -68,6 +68,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine_watch"}),
     frozenset({"workspace"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
+    frozenset({"documents"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),
 )

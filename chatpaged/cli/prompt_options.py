@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chatpaged.cli.completion import complete_model_names
-from chatpaged.cli.documents import join_documents, read_documents
 from chatpaged.cli.presets import complete_presets
 from chatpaged.cli.setting_options import preset_option, setting_option
 from chatpaged.cli.truncation import PLACES
+from chatpaged.documents import join_documents, read_documents
 from chatpaged.errors import InvalidRequestError
 
 if TYPE_CHECKING:

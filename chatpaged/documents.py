@@ -64,7 +64,7 @@ def read_documents(paths: tuple[str, ...], encoding: str | None) -> list[Documen
     """
     if paths.count(STDIN) > 1:
         raise InvalidRequestError("standard input can be read once only; give -f - one time")
-    documents = [_read_stdin(encoding) if path == STDIN else _read_file(path, encoding) for path in paths]
+    documents = [_read_stdin(encoding) if path == STDIN else read_document(path, encoding) for path in paths]
     if STDIN not in paths:
         documents.append(_read_stdin(encoding))
     return [document for document in documents if document.text]
@@ -77,7 +77,16 @@ def join_documents(documents: list[Document]) -> str:
     return "\n\n".join(f"--- {document.name} ---\n{document.text}" for document in documents)
 
 
-def _read_file(name: str, encoding: str | None) -> Document:
+def read_document(name: str, encoding: str | None = None) -> Document:
+    """One file.
+
+    Args:
+        name: of the file; `~` is the home directory.
+        encoding: of the file; None finds it out.
+
+    Raises:
+        InvalidRequestError: it cannot be read, or is no text.
+    """
     try:
         with Path(name).expanduser().open("rb") as file:
             head = file.read(_HEAD)
