@@ -190,7 +190,7 @@ def _guess(data: bytes, *, cut_short: bool) -> str | None:
         return "cp1252"
     if len(data) < _ENOUGH_TO_GUESS:
         return None
-    import charset_normalizer
+    import charset_normalizer  # noqa: PLC0415 - it is slow to import and seldom needed
 
     best = charset_normalizer.from_bytes(data).best()
     return best.encoding if best is not None and not best.encoding.startswith(("utf_16", "utf_32")) else None

@@ -68,7 +68,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine_watch"}),
     frozenset({"workspace"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
-    frozenset({"documents"}),
+    frozenset({"documents", "slash_commands", "prompt_draft", "pasted_text"}),
+    frozenset({"prompt_history", "attachments", "prompt_completion", "external_editor"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),
 )
