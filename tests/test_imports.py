@@ -18,7 +18,7 @@ PACKAGE = Path(chatpaged.__file__).parent
 
 # Lowest first. A module may import from its own layer and from those below it. A name with a star stands for a whole package.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"", "engine", "errors", "paths", "child_process", "setting_kinds", "engine.gc_pause"}),
+    frozenset({"", "engine", "errors", "paths", "demo_texts", "child_process", "setting_kinds", "engine.gc_pause"}),
     frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers", "engine.tokenizer_files"}),
@@ -56,7 +56,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"store_queue"}),
     frozenset({"store_background"}),
     frozenset({"session_model"}),
-    frozenset({"session_draft"}),
+    frozenset({"session_draft", "demo"}),
     frozenset({"session_reply"}),
     frozenset({"session_stream"}),
     frozenset({"session", "session_formats", "settings", "presets", "model_files", "model_list", "model_removal"}),
