@@ -6,8 +6,8 @@ Greeting  writing    12       40        -     own       held by one answer alone
 Poem      reading     8       40        -     shared    held by several answers, of one chat or of several
 Recipe    idle        -       40       30     cached    in the prefix cache, in nobody's use
 other requests        3        -        -     work that belongs to no chat
-no chat               -        -       12     cached, but no open chat begins like it
-counted once          -      -80        -     what several chats hold is there once
+no open chat          -        -       12     cached, but no open chat begins like it
+stored once           -      -80        -     what several chats hold is there once
 all                  23       40       42     23 + 40 + 42 + free blocks + the null block = the pool
 ```
 """
