@@ -1,0 +1,450 @@
+"""The prompt: what is typed, and how it is sent, completed, written in an editor and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Label, TextArea
+
+from chatpaged.attachments import Expansion, attach_files, may_attach
+from chatpaged.errors import ChatpagedError
+from chatpaged.external_editor import Runner, edit_in_editor, run_in_terminal
+from chatpaged.pasted_text import one_line
+from chatpaged.prompt_completion import Candidate, Choices, NoChoices, Proposals, candidates, proposals_at
+from chatpaged.prompt_draft import PromptDraft
+from chatpaged.prompt_history import HistoryWalk, PromptHistory
+from chatpaged.setting_groups import KeySettings
+from chatpaged.slash_commands import Completes, Invocation, PlainText, Refused, SlashCommand, find_command, parse_line
+from chatpaged.ui.terminal_keys import key_names, keys_of
+from chatpaged.ui.widgets.completions import Completions
+from chatpaged.ui.widgets.prompt_area import PromptArea
+
+Counter = Callable[[str], int | Awaitable[int]]
+"""Counts the tokens of a text. It is called on a thread of its own; what it returns may have to be awaited."""
+_NARROW = 64
+
+
+class Prompt(Widget):
+    """Where prompts are written."""
+
+    DEFAULT_CSS = """
+    Prompt {
+        layout: horizontal;
+        height: auto;
+        border: round $border-blurred;
+        border-subtitle-color: $text-muted;
+        &:focus-within { border: round $border; }
+        & > .prompt--mark {
+            width: 3;
+            padding: 0 0 0 1;
+            color: $text-muted;
+        }
+        &:focus-within > .prompt--mark { color: $text-accent; text-style: bold; }
+        & > PromptArea { width: 1fr; padding: 0 1 0 0; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+g", "open_editor", "Editor", id="open_editor", show=False)]
+
+    class Sent(Message):
+        """Something was sent. The prompt is empty again."""
+
+        def __init__(self, prompt: Prompt, text: str, command: SlashCommand | None, *, chat: str, expansion: Expansion) -> None:
+            """Holds what was sent.
+
+            Args:
+                prompt: where.
+                text: with pasted texts and files in it; of a command its argument.
+                command: what it is, unless it is for the model.
+                chat: what `Prompt.chat` was when it was sent.
+                expansion: the files in it, and how they were read.
+            """
+            super().__init__()
+            self.prompt = prompt
+            self.text = text
+            self.command = command
+            self.chat = chat
+            self.files = expansion.names
+            self.notes = expansion.notes
+
+    class Returned(Message):
+        """What was sent cannot be, and another chat is in view meanwhile: the draft is that chat's."""
+
+        def __init__(self, draft: PromptDraft, chat: str) -> None:
+            """Holds the draft, and whose it is."""
+            super().__init__()
+            self.draft = draft
+            self.chat = chat
+
+    class Edited(Message):
+        """What is typed has changed."""
+
+        def __init__(self, prompt: Prompt) -> None:
+            """Holds the prompt."""
+            super().__init__()
+            self.prompt = prompt
+
+    def __init__(
+        self,
+        *,
+        keys: KeySettings | None = None,
+        choices: Choices | None = None,
+        history: PromptHistory | None = None,
+        count_tokens: Counter | None = None,
+        directory: Path | None = None,
+        editor: str | None = None,
+        run_editor: Runner = run_in_terminal,
+        id: str | None = None,  # noqa: A002 - as in all widgets
+    ) -> None:
+        """Makes an empty prompt.
+
+        Args:
+            keys: what sends and what begins a new line.
+            choices: names that commands take, for completion.
+            history: what was sent before; prompts may share one.
+            count_tokens: see `Counter`; may be set later.
+            directory: where relative file names begin.
+            editor: the editor; None is the user's.
+            run_editor: runs it.
+            id: of the widget.
+        """
+        super().__init__(id=id)
+        keys = keys if keys is not None else KeySettings()
+        self.choices: Choices = choices if choices is not None else NoChoices()
+        self.history = history if history is not None else PromptHistory()
+        self.editor = editor
+        self.chat = ""
+        self._send_keys, self._newline_keys = keys_of(keys.send), keys_of(keys.newline)
+        self._count_tokens = count_tokens
+        self._directory = directory if directory is not None else Path()
+        self._run_editor = run_editor
+        self._walk = HistoryWalk(self.history)
+        self._walked: PromptDraft | None = None
+        self._wanted: Proposals | None = None
+        self._shown: Proposals | None = None
+        self._dismissed: tuple[Completes, int] | None = None
+        self._area = PromptArea(self._on_key_first, self._on_edge)
+        self._completions = Completions()
+
+    def compose(self) -> ComposeResult:
+        """The list above it, a mark, and the text."""
+        yield self._completions
+        yield Label("❯", classes="prompt--mark", markup=False)  # noqa: RUF001 - the mark of many prompts
+        yield self._area
+
+    async def on_mount(self) -> None:
+        """Finds what was sent in earlier runs."""
+        self._teach()
+        self.run_worker(self._load_history(), group="history")
+
+    async def _load_history(self) -> None:
+        self.history.merge(await asyncio.to_thread(self.history.read))
+
+    def on_resize(self) -> None:
+        """A narrow prompt teaches less."""
+        self._teach()
+
+    def _teach(self) -> None:
+        newline = next((name for name in ("alt+enter", "ctrl+j", "enter") if name in self._newline_keys), "")
+        shown = {"alt+enter": "Alt+Enter", "ctrl+j": "Ctrl+J", "enter": "Enter"}.get(newline)
+        hints = ["Ask anything", "/ commands", "@ files"]
+        if shown is not None and self.size.width >= _NARROW:
+            hints.append(f"{shown} new line")
+        self._area.placeholder = " · ".join(hints)
+
+    # --- what is in it -----------------------------------------------------------------------------------------------------
+
+    @property
+    def draft(self) -> PromptDraft:
+        """What is typed."""
+        return self._area.draft
+
+    def load(self, draft: PromptDraft, *, chat: str = "") -> None:
+        """Shows what was typed in another chat.
+
+        Args:
+            draft: what to show.
+            chat: whose it is; `Sent` says so again.
+        """
+        self.chat = chat
+        self._end_walk()
+        self._area.load(draft)
+
+    def set_text(self, text: str) -> None:
+        """Shows a text, to be changed and sent. What was typed can be undone to."""
+        self._end_walk()
+        self._area.replace_all(PromptDraft.of(text))
+        self.focus_input()
+
+    def full_text(self) -> str:
+        """What is typed, with pasted texts in full."""
+        return self.draft.text
+
+    def clear(self) -> None:
+        """Empties it."""
+        self.load(PromptDraft(), chat=self.chat)
+
+    def focus_input(self) -> None:
+        """Puts the cursor into it."""
+        self._area.focus()
+
+    @property
+    def count_tokens(self) -> Counter | None:
+        """Counts the tokens of pasted texts."""
+        return self._count_tokens
+
+    @count_tokens.setter
+    def count_tokens(self, counter: Counter | None) -> None:
+        self._count_tokens = counter
+        for number, text in self._area.uncounted().items():
+            self._begin_count(number, text)
+
+    def notify_text(self, text: str, *, wrong: bool = True) -> None:
+        """Shows a notice."""
+        self.app.notify(one_line(text), severity="warning" if wrong else "information", markup=False)
+
+    # --- keys --------------------------------------------------------------------------------------------------------------
+
+    def _on_key_first(self, event: events.Key) -> bool:
+        names = key_names(event)
+        if self._completions.is_open and self._on_completion_key(names):
+            return True
+        if names & self._send_keys:
+            self.send()
+            return True
+        if names & self._newline_keys:
+            self._area.insert_line()
+            return True
+        return False
+
+    def _on_completion_key(self, names: set[str]) -> bool:
+        if "escape" in names:
+            self._dismissed = (self._wanted.completes, self._wanted.start) if self._wanted is not None else None
+            self._completions.close()
+        elif names & {"up", "down"}:
+            self._completions.move(-1 if "up" in names else 1)
+        elif "tab" in names:
+            if self._completions.candidate is None:
+                self._completions.move(1)
+            self._accept(self._completions.candidate)
+        elif names & self._send_keys and not self._is_whole():
+            self._accept(self._completions.candidate)
+        else:
+            return False
+        return True
+
+    def _on_edge(self, step: int) -> bool:
+        """The cursor would leave the text: to what was sent before or later."""
+        if not self._area.selection.is_empty:
+            return False
+        if (draft := self._walk.move(step, self.draft)) is None:
+            return False
+        self._walked = draft
+        self._area.load(draft, cursor_at_end_of_line=0 if step < 0 else -1)
+        return True
+
+    def _end_walk(self) -> None:
+        self._walk.end()
+        self._walked = None
+        self._dismissed = None
+
+    # --- sending -----------------------------------------------------------------------------------------------------------
+
+    def send(self) -> None:
+        """Sends what is typed, unless it is blank. A command that is none is refused, and nothing is lost."""
+        draft = self.draft
+        if draft.is_blank:
+            return
+        self._completions.close()
+        typed = draft.parts[0] if isinstance(draft.parts[0], str) else ""
+        parsed = parse_line(draft.text) if typed.startswith("/") else PlainText(draft.text)
+        if isinstance(parsed, Refused):
+            self.notify_text(parsed.message)
+            return
+        command = parsed.command if isinstance(parsed, Invocation) else None
+        text = parsed.argument if isinstance(parsed, Invocation) else parsed.text
+        content = draft
+        if typed.startswith("/"):
+            content = draft.without_prefix(_prefix_length(typed) if command is not None else 1)
+        self.clear()
+        if may_attach(content) and (command is None or command.takes_text):
+            self.run_worker(self._send_with_files(draft, content, command, self.chat), group="sending")
+        else:
+            self._post(draft, Expansion(text), command, self.chat)
+
+    async def _send_with_files(self, draft: PromptDraft, content: PromptDraft, command: SlashCommand | None, chat: str) -> None:
+        try:
+            expansion = await asyncio.to_thread(attach_files, content, self._directory)
+        except ChatpagedError as error:
+            self.notify_text(str(error))
+            if chat != self.chat:
+                self.post_message(self.Returned(draft, chat))
+            else:
+                self._area.load(draft.joined(self.draft))  # before what was typed meanwhile
+            return
+        self._post(draft, expansion, command, chat)
+
+    def _post(self, draft: PromptDraft, expansion: Expansion, command: SlashCommand | None, chat: str) -> None:
+        self.history.add(draft)
+        self.run_worker(asyncio.to_thread(self.history.save), group="history")
+        text = expansion.text.strip() if command is not None else expansion.text
+        self.post_message(self.Sent(self, text, command, chat=chat, expansion=expansion))
+
+    # --- pasted texts ------------------------------------------------------------------------------------------------------
+
+    def on_prompt_area_pasting(self, event: PromptArea.Pasting) -> None:
+        """A text has become a chip."""
+        event.stop()
+        self._begin_count(event.number, event.text)
+
+    def on_prompt_area_too_long(self, event: PromptArea.TooLong) -> None:
+        """It cannot be shown here."""
+        event.stop()
+        self.notify_text("that text is too long to be shown here; Ctrl+G opens it in an editor", wrong=False)
+
+    def _begin_count(self, number: int, text: str) -> None:
+        if self._count_tokens is not None and self.is_mounted:
+            self.run_worker(self._count(self._count_tokens, number, text), group="counting")
+
+    async def _count(self, counter: Counter, number: int, text: str) -> None:
+        try:
+            counted = await asyncio.to_thread(counter, text)
+            tokens = await counted if inspect.isawaitable(counted) else counted
+        except ChatpagedError:
+            return  # the engine is gone, say; the number is a courtesy
+        self._area.set_tokens(number, tokens)
+
+    # --- completion --------------------------------------------------------------------------------------------------------
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """Something was typed."""
+        event.stop()
+        if self._walked is not None and self.draft != self._walked:
+            self._walked = None
+        self._complete()
+        self.post_message(self.Edited(self))
+
+    def on_text_area_selection_changed(self, event: TextArea.SelectionChanged) -> None:
+        """The cursor was moved."""
+        event.stop()
+        self.border_subtitle = "Ctrl+E shows the pasted text" if self._area.chip_at_cursor() is not None else ""
+        self._complete()
+
+    def _complete(self) -> None:
+        """Looks for what may be proposed where the cursor is now."""
+        row, column = self._area.cursor_location
+        before = self._area.document.get_line(row)[:column]
+        unwanted = not self._area.selection.is_empty or self._walked is not None or not self._area.has_focus
+        wanted = None if unwanted else proposals_at(before, first_line=row == 0)
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        place = (wanted.completes, wanted.start) if wanted is not None else None
+        if place != self._dismissed:
+            self._dismissed = None
+        if wanted is None or place == self._dismissed:
+            self._completions.close()
+        elif wanted.completes is Completes.COMMAND:
+            self._show(wanted, candidates(wanted, self.choices, self._directory))  # they are all in memory
+        else:
+            if self._shown is None or (self._shown.completes, self._shown.start) != place:
+                self._completions.close()
+            self.run_worker(self._find(wanted), group="completions", exclusive=True)
+
+    async def _find(self, wanted: Proposals) -> None:
+        try:
+            found = await asyncio.to_thread(candidates, wanted, self.choices, self._directory)
+        except (ChatpagedError, OSError):
+            found = []
+        if wanted == self._wanted:
+            self._show(wanted, found)
+
+    def _show(self, wanted: Proposals, found: list[Candidate]) -> None:
+        self._shown = wanted
+        if len(found) == 1 and not found[0].goes_on and self._is_whole(found[0]):
+            found = []
+        self._completions.show(found, mark_first=not wanted.optional, room=self.region.y)
+
+    def _is_whole(self, candidate: Candidate | None = None) -> bool:
+        """Whether what is typed is what would be chosen, so that Enter sends it."""
+        candidate = candidate if candidate is not None else self._completions.candidate
+        if self._wanted is None or candidate is None or self._shown != self._wanted:
+            return True
+        row, column = self._area.cursor_location
+        typed = self._area.document.get_line(row)[self._wanted.start : column]
+        if self._wanted.completes is Completes.COMMAND and self._wanted.start == 0 and find_command(typed[1:]) is not None:
+            return True
+        return candidate.text.rstrip() == typed
+
+    def _accept(self, candidate: Candidate | None) -> None:
+        if candidate is None or self._wanted is None or self._shown != self._wanted:
+            return  # the list is older than what is typed
+        row, column = self._area.cursor_location
+        line = self._area.document.get_line(row)
+        ends = self._wanted.mention and not candidate.goes_on and not line[column : column + 1].isspace()
+        self._completions.close()
+        self._area.replace(
+            candidate.text + (" " if ends else ""), (row, self._wanted.start), (row, column), maintain_selection_offset=False
+        )
+
+    def on_completions_chosen(self, event: Completions.Chosen) -> None:
+        """One was clicked."""
+        event.stop()
+        self._accept(event.candidate)
+        self.focus_input()
+
+    def on_descendant_blur(self) -> None:
+        """The list is of no use without the cursor."""
+        self._completions.close()
+        self._wanted = None
+
+    # --- editor ------------------------------------------------------------------------------------------------------------
+
+    def action_open_editor(self) -> None:
+        """Opens what is typed in the user's editor. Answers go on meanwhile."""
+        self.run_worker(self._edit(), group="editor", exclusive=True)
+
+    async def _edit(self) -> None:
+        draft = self.draft
+        try:
+            # Nothing may be painted while the editor has the terminal; the loop goes on, for the answers' sake.
+            with self.app.batch_update(), self.app.suspend(), _interrupts_are_the_editors():
+                text = await asyncio.to_thread(edit_in_editor, draft.text, self.editor, self._run_editor)
+        except ChatpagedError as error:
+            self.notify_text(str(error))
+        except SuspendNotSupported:
+            self.notify_text("no editor can be opened in this terminal")
+        else:
+            self._end_walk()
+            self._area.replace_all(draft.changed_to(text))
+        self.focus_input()
+
+
+def _prefix_length(typed: str) -> int:
+    """How many characters come before the argument of a command."""
+    _, *argument = typed.split(maxsplit=1)
+    return len(typed) - len(argument[0]) if argument else len(typed)
+
+
+@contextmanager
+def _interrupts_are_the_editors() -> Iterator[None]:
+    """Ctrl+C reaches all programs of the terminal; here it is meant for the editor."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the editor would inherit that
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
