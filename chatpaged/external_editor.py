@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ Runner = Callable[[Sequence[str]], int]
 
 
 def run_in_terminal(command: Sequence[str]) -> int:
-    """Runs a program that has the terminal for itself."""
-    return subprocess.run(command, check=False).returncode
+    """Runs a program that has the terminal for itself, also where what is printed is caught (ui/log_capture.py)."""
+    return subprocess.run(command, check=False, stdout=sys.__stdout__, stderr=sys.__stderr__).returncode
 
 
 def editor_command(setting: str | None) -> list[str]:

@@ -48,6 +48,11 @@ def aliases_file() -> Path:
     return data_dir() / "model-aliases.json"
 
 
+def log_file() -> Path:
+    """What libraries have printed while the application was on the screen."""
+    return state_dir() / "log.txt"
+
+
 def user_settings_file() -> Path:
     """The settings of this user."""
     return config_dir() / "config.toml"
