@@ -36,13 +36,47 @@ for output in session.stream(world.llm, reply):
     count += sum(delta.num_tokens for delta in output.deltas)
     print(count, time.time(), flush=True)
 """
+# The same as the application does it: the engine and the store on threads of their own.
+BEHIND = """
+import asyncio, sys, time
+from pathlib import Path
+from chatpaged.engine.async_engine import AsyncEngine
+from chatpaged.session import ChatSession
+from chatpaged.store_background import BackgroundStore
+from tests.test_session import GREEDY, World
+
+def script(row, sample):
+    time.sleep(0.01)
+    return b"abcdefghij"[sample.position % 10]
+
+async def main():
+    path = Path(sys.argv[1])
+    store = BackgroundStore(path, on_error=print)
+    world = World(path.with_name("not-used.db"), script=script)
+    session = ChatSession(world.model, store=store)
+    async with AsyncEngine(lambda _: world.llm) as engine:
+        facts = await engine.wait_loaded()
+        await asyncio.wrap_future(store.opened)
+        print("ready", flush=True)
+        draft = session.draft("question")
+        reply = session.begin(draft, GREEDY, request_id="r", seed=1, block_size=facts.block_size)
+        count = 0
+        async for output in engine.generate(draft.prompt, GREEDY, request_id="r"):
+            reply.take(output)
+            count += sum(delta.num_tokens for delta in output.deltas)
+            print(count, time.time(), flush=True)
+
+asyncio.run(main())
+"""
 MOMENTS = [random.Random(5).uniform(0, 2.5) for _ in range(6)]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_answer_is_kept_and_goes_on(tmp_path: Path, moment: float) -> None:  # J2
+@pytest.mark.parametrize(
+    ("program", "moment"), [*((ANSWERER, moment) for moment in MOMENTS), *((BEHIND, moment) for moment in MOMENTS[:4])]
+)
+def test_a_killed_answer_is_kept_and_goes_on(tmp_path: Path, program: str, moment: float) -> None:  # J2
     path = tmp_path / "conversations.db"
-    process = subprocess.Popen([sys.executable, "-c", ANSWERER, str(path)], stdout=subprocess.PIPE, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     time.sleep(moment)
