@@ -15,7 +15,18 @@ from textual.widget import Widget
 from chatpaged.ui.widgets.flow_lines import FlowLine, Row
 
 
-class Flow(Widget):
+class OneLayout(Widget):
+    """A widget whose growth takes one layout.
+
+    When a layout has given a widget another size, Textual has the widget ask for a second layout, in case it scrolls. What does not
+    scroll is spared that: it would double the work for every token.
+    """
+
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:  # noqa: ARG002, FBT001, FBT002
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
+
+
+class Flow(OneLayout):
     """Lines of text, broken at words; what is copied from it has the breaks of the text only."""
 
     DEFAULT_CSS = """

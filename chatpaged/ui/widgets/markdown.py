@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from chatpaged.markdown_pieces import Piece, PieceStream, exact_pieces, normal_lines, parser, split_pieces
 from chatpaged.ui.widgets.code_block import CodeBlock
-from chatpaged.ui.widgets.flow import Flow
+from chatpaged.ui.widgets.flow import Flow, OneLayout
 from chatpaged.ui.widgets.markdown_lines import CodeSegment, Segment, TextSegment, render_piece
 
 _AT_ONCE = 8000
@@ -54,7 +54,7 @@ class _Slot:
     widgets: list[Widget] = field(default_factory=list)
 
 
-class MarkdownView(Vertical):
+class MarkdownView(OneLayout, Vertical):
     """Markdown as a few widgets: one for each run of text and each block of code.
 
     Attributes:

@@ -16,6 +16,7 @@ from textual.widgets import Static
 from chatpaged.shown_text import shown
 from chatpaged.turn_facts import turn_facts
 from chatpaged.ui.widgets.code_block import CodeBlock
+from chatpaged.ui.widgets.flow import OneLayout
 from chatpaged.ui.widgets.folded import LongText, Thinking
 from chatpaged.ui.widgets.markdown import MarkdownView
 from chatpaged.ui.widgets.message_header import MessageHeader
@@ -41,7 +42,7 @@ class TurnFooter(Static):
     """
 
 
-class MessageView(Vertical, can_focus=True):
+class MessageView(OneLayout, Vertical, can_focus=True):
     """A message with its header and its footer.
 
     Attributes:
@@ -104,6 +105,7 @@ class MessageView(Vertical, can_focus=True):
         self._notice = ""
         self._status = ""
         self._next_code = 0
+        self._told: Content | None = None
 
     @property
     def node_id(self) -> str:
@@ -198,6 +200,9 @@ class MessageView(Vertical, can_focus=True):
         if footer is None:
             return
         content = self._facts()
+        if self._told is not None and content.is_same(self._told):
+            return
+        self._told = content
         footer.set_class(bool(self._notice), "notice")
         footer.display = bool(content.plain)
         footer.update(content)

@@ -87,6 +87,10 @@ class MessageScroll(VerticalScroll, can_focus=False):
             if self.show_vertical_scrollbar:
                 self.vertical_scrollbar.set_reactive(ScrollBar.position, float(position))
 
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:  # noqa: FBT001, FBT002
+        # A second layout is for scrollbars that come and go, which take no room of their own here (`scrollbar-gutter`).
+        return super()._size_updated(size, virtual_size, container_size, layout=layout and not self.show_vertical_scrollbar)
+
     # --- by the reader --------------------------------------------------------------------------------------------------
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
