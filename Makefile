@@ -29,6 +29,7 @@ format: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.write_cli_docs
+	$(BIN)/python -m tests.write_app_docs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

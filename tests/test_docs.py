@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import chatpaged
-from tests import write_cli_docs
+from tests import write_app_docs, write_cli_docs
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -37,6 +37,13 @@ def test_links_and_files_that_are_named_exist(document: Path) -> None:
 
 def test_the_command_line_page_is_what_the_commands_say() -> None:
     assert write_cli_docs.PAGE.read_text(encoding="utf-8") == write_cli_docs.page(), "run: make docs"
+
+
+def test_the_page_of_the_app_has_all_commands_and_keys() -> None:
+    page = write_app_docs.page()
+    assert write_app_docs.PAGE.read_text(encoding="utf-8") == page, "run: make docs"
+    assert "| `/export [FILE]` |" in page
+    assert "| Shift+Enter, Alt+Enter, Ctrl+J | Begin a new line. | `keys.newline` |" in page
 
 
 @pytest.mark.starter

@@ -10,8 +10,8 @@ from textual.document._document import Selection
 from textual.events import Paste
 from textual.pilot import Pilot
 
+from chatpaged.prompt_chips import short_count
 from chatpaged.prompt_draft import Pasted, PromptDraft
-from chatpaged.ui.widgets.prompt_area import short_count
 from tests.ui.conftest import Snapshot
 from tests.ui.prompt_app import PromptApp, in_app, typed, write
 from tests.ui.snapshots import until

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar
 
 from textual import events
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
@@ -20,14 +17,16 @@ from textual.widgets import Label, TextArea
 
 from chatpaged.attachments import Expansion, attach_files, may_attach
 from chatpaged.errors import ChatpagedError
-from chatpaged.external_editor import Runner, edit_in_editor, run_in_terminal
+from chatpaged.external_editor import Runner, run_in_terminal
 from chatpaged.pasted_text import one_line
-from chatpaged.prompt_completion import Candidate, Choices, NoChoices, Proposals, candidates, proposals_at
+from chatpaged.prompt_completion import Choices, NoChoices
 from chatpaged.prompt_draft import PromptDraft
 from chatpaged.prompt_history import HistoryWalk, PromptHistory
 from chatpaged.setting_groups import KeySettings
-from chatpaged.slash_commands import Completes, Invocation, PlainText, Refused, SlashCommand, find_command, parse_line
-from chatpaged.ui.terminal_keys import key_names, keys_of
+from chatpaged.slash_commands import Invocation, PlainText, Refused, SlashCommand, parse_line
+from chatpaged.ui.editor import edit_outside
+from chatpaged.ui.terminal_keys import key_names, keys_of, tell_alt_enter_from_enter
+from chatpaged.ui.widgets.completer import Completer
 from chatpaged.ui.widgets.completions import Completions
 from chatpaged.ui.widgets.prompt_area import PromptArea
 
@@ -121,30 +120,27 @@ class Prompt(Widget):
         """
         super().__init__(id=id)
         keys = keys if keys is not None else KeySettings()
-        self.choices: Choices = choices if choices is not None else NoChoices()
         self.history = history if history is not None else PromptHistory()
         self.editor = editor
         self.chat = ""
         self._send_keys, self._newline_keys = keys_of(keys.send), keys_of(keys.newline)
         self._count_tokens = count_tokens
-        self._directory = directory if directory is not None else Path()
+        self._directory = directory or Path()
         self._run_editor = run_editor
         self._walk = HistoryWalk(self.history)
         self._walked: PromptDraft | None = None
-        self._wanted: Proposals | None = None
-        self._shown: Proposals | None = None
-        self._dismissed: tuple[Completes, int] | None = None
         self._area = PromptArea(self._on_key_first, self._on_edge)
-        self._completions = Completions()
+        self._completer = Completer(self._area, Completions(), choices if choices is not None else NoChoices(), directory or Path())
 
     def compose(self) -> ComposeResult:
         """The list above it, a mark, and the text."""
-        yield self._completions
+        yield self._completer.popup
         yield Label("❯", classes="prompt--mark", markup=False)  # noqa: RUF001 - the mark of many prompts
         yield self._area
 
     async def on_mount(self) -> None:
         """Finds what was sent in earlier runs."""
+        tell_alt_enter_from_enter()
         self._teach()
         self.run_worker(self._load_history(), group="history")
 
@@ -200,6 +196,15 @@ class Prompt(Widget):
         self._area.focus()
 
     @property
+    def choices(self) -> Choices:
+        """Names that commands take."""
+        return self._completer.choices
+
+    @choices.setter
+    def choices(self, choices: Choices) -> None:
+        self._completer.choices = choices
+
+    @property
     def count_tokens(self) -> Counter | None:
         """Counts the tokens of pasted texts."""
         return self._count_tokens
@@ -218,7 +223,7 @@ class Prompt(Widget):
 
     def _on_key_first(self, event: events.Key) -> bool:
         names = key_names(event)
-        if self._completions.is_open and self._on_completion_key(names):
+        if self._completer.on_key(names, self._send_keys):
             return True
         if names & self._send_keys:
             self.send()
@@ -227,22 +232,6 @@ class Prompt(Widget):
             self._area.insert_line()
             return True
         return False
-
-    def _on_completion_key(self, names: set[str]) -> bool:
-        if "escape" in names:
-            self._dismissed = (self._wanted.completes, self._wanted.start) if self._wanted is not None else None
-            self._completions.close()
-        elif names & {"up", "down"}:
-            self._completions.move(-1 if "up" in names else 1)
-        elif "tab" in names:
-            if self._completions.candidate is None:
-                self._completions.move(1)
-            self._accept(self._completions.candidate)
-        elif names & self._send_keys and not self._is_whole():
-            self._accept(self._completions.candidate)
-        else:
-            return False
-        return True
 
     def _on_edge(self, step: int) -> bool:
         """The cursor would leave the text: to what was sent before or later."""
@@ -257,7 +246,6 @@ class Prompt(Widget):
     def _end_walk(self) -> None:
         self._walk.end()
         self._walked = None
-        self._dismissed = None
 
     # --- sending -----------------------------------------------------------------------------------------------------------
 
@@ -266,7 +254,7 @@ class Prompt(Widget):
         draft = self.draft
         if draft.is_blank:
             return
-        self._completions.close()
+        self._completer.close()
         typed = draft.parts[0] if isinstance(draft.parts[0], str) else ""
         parsed = parse_line(draft.text) if typed.startswith("/") else PlainText(draft.text)
         if isinstance(parsed, Refused):
@@ -332,82 +320,24 @@ class Prompt(Widget):
         event.stop()
         if self._walked is not None and self.draft != self._walked:
             self._walked = None
-        self._complete()
+        self._completer.refresh(wanted=self._walked is None)
         self.post_message(self.Edited(self))
 
     def on_text_area_selection_changed(self, event: TextArea.SelectionChanged) -> None:
         """The cursor was moved."""
         event.stop()
         self.border_subtitle = "Ctrl+E shows the pasted text" if self._area.chip_at_cursor() is not None else ""
-        self._complete()
-
-    def _complete(self) -> None:
-        """Looks for what may be proposed where the cursor is now."""
-        row, column = self._area.cursor_location
-        before = self._area.document.get_line(row)[:column]
-        unwanted = not self._area.selection.is_empty or self._walked is not None or not self._area.has_focus
-        wanted = None if unwanted else proposals_at(before, first_line=row == 0)
-        if wanted == self._wanted:
-            return
-        self._wanted = wanted
-        place = (wanted.completes, wanted.start) if wanted is not None else None
-        if place != self._dismissed:
-            self._dismissed = None
-        if wanted is None or place == self._dismissed:
-            self._completions.close()
-        elif wanted.completes is Completes.COMMAND:
-            self._show(wanted, candidates(wanted, self.choices, self._directory))  # they are all in memory
-        else:
-            if self._shown is None or (self._shown.completes, self._shown.start) != place:
-                self._completions.close()
-            self.run_worker(self._find(wanted), group="completions", exclusive=True)
-
-    async def _find(self, wanted: Proposals) -> None:
-        try:
-            found = await asyncio.to_thread(candidates, wanted, self.choices, self._directory)
-        except (ChatpagedError, OSError):
-            found = []
-        if wanted == self._wanted:
-            self._show(wanted, found)
-
-    def _show(self, wanted: Proposals, found: list[Candidate]) -> None:
-        self._shown = wanted
-        if len(found) == 1 and not found[0].goes_on and self._is_whole(found[0]):
-            found = []
-        self._completions.show(found, mark_first=not wanted.optional, room=self.region.y)
-
-    def _is_whole(self, candidate: Candidate | None = None) -> bool:
-        """Whether what is typed is what would be chosen, so that Enter sends it."""
-        candidate = candidate if candidate is not None else self._completions.candidate
-        if self._wanted is None or candidate is None or self._shown != self._wanted:
-            return True
-        row, column = self._area.cursor_location
-        typed = self._area.document.get_line(row)[self._wanted.start : column]
-        if self._wanted.completes is Completes.COMMAND and self._wanted.start == 0 and find_command(typed[1:]) is not None:
-            return True
-        return candidate.text.rstrip() == typed
-
-    def _accept(self, candidate: Candidate | None) -> None:
-        if candidate is None or self._wanted is None or self._shown != self._wanted:
-            return  # the list is older than what is typed
-        row, column = self._area.cursor_location
-        line = self._area.document.get_line(row)
-        ends = self._wanted.mention and not candidate.goes_on and not line[column : column + 1].isspace()
-        self._completions.close()
-        self._area.replace(
-            candidate.text + (" " if ends else ""), (row, self._wanted.start), (row, column), maintain_selection_offset=False
-        )
+        self._completer.refresh(wanted=self._walked is None)
 
     def on_completions_chosen(self, event: Completions.Chosen) -> None:
         """One was clicked."""
         event.stop()
-        self._accept(event.candidate)
+        self._completer.accept(event.candidate)
         self.focus_input()
 
     def on_descendant_blur(self) -> None:
         """The list is of no use without the cursor."""
-        self._completions.close()
-        self._wanted = None
+        self._completer.close()
 
     # --- editor ------------------------------------------------------------------------------------------------------------
 
@@ -418,13 +348,9 @@ class Prompt(Widget):
     async def _edit(self) -> None:
         draft = self.draft
         try:
-            # Nothing may be painted while the editor has the terminal; the loop goes on, for the answers' sake.
-            with self.app.batch_update(), self.app.suspend(), _interrupts_are_the_editors():
-                text = await asyncio.to_thread(edit_in_editor, draft.text, self.editor, self._run_editor)
+            text = await edit_outside(self.app, draft.text, self.editor, self._run_editor)
         except ChatpagedError as error:
             self.notify_text(str(error))
-        except SuspendNotSupported:
-            self.notify_text("no editor can be opened in this terminal")
         else:
             self._end_walk()
             self._area.replace_all(draft.changed_to(text))
@@ -435,16 +361,3 @@ def _prefix_length(typed: str) -> int:
     """How many characters come before the argument of a command."""
     _, *argument = typed.split(maxsplit=1)
     return len(typed) - len(argument[0]) if argument else len(typed)
-
-
-@contextmanager
-def _interrupts_are_the_editors() -> Iterator[None]:
-    """Ctrl+C reaches all programs of the terminal; here it is meant for the editor."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # not ignored: the editor would inherit that
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,20 +1,8 @@
-"""The text of the prompt. Long texts that are pasted stand in it as one unit each.
-
-In the document such a chip is a run of characters that Unicode reserves for use inside programs, so that nobody can type or paste one:
-
-```text
-U+FDD0  its number in hexadecimal, U+FDE0..U+FDEF  filling, U+FDD2  U+FDD1
-```
-
-The run is as long as the longest label the chip can get; what is seen of it is painted over it. So wrapping, the cursor and undo
-need to know nothing of chips, and a label can change without a change of the document. Cursor and edits keep out of the inside.
-"""
+"""The text of the prompt. Long texts that are pasted stand in it as one unit each; see `chatpaged/prompt_chips.py`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -28,52 +16,14 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from chatpaged.pasted_text import clean_text
+from chatpaged.prompt_chips import Chips, ChipSpan, is_long
 from chatpaged.prompt_draft import Pasted, PromptDraft
 
 MOST_ROWS = 10
-_OPEN, _CLOSE, _FILL = "\ufdd0", "\ufdd1", "\ufdd2"
-_DIGITS = {format(value, "x"): chr(0xFDE0 + value) for value in range(16)}
-_VALUES = str.maketrans({mark: digit for digit, mark in _DIGITS.items()})
-_CHIP = re.compile(f"{_OPEN}([\ufde0-\ufdef]+){_FILL}*{_CLOSE}")
-_LONGEST_COUNT = "312k"
-# Below these a paste is text like any other.
-_MOST_LINES = 20
-_MOST_CHARACTERS = 2000
 # Above these a text is too long for a few rows: laying it out would take a noticeable time.
 _MOST_LINES_SHOWN = 1000
 _MOST_CHARACTERS_SHOWN = 50_000
 _ELSEWHERE = frozenset({"f6", "f7", "ctrl+e", "end,ctrl+e"})
-
-
-def is_long(text: str) -> bool:
-    """Whether a pasted text becomes a chip."""
-    return len(text) > _MOST_CHARACTERS or text.count("\n") >= _MOST_LINES
-
-
-def short_count(count: int) -> str:
-    """A number in four characters at most: 999, 1.2k, 312k, 4.5M."""
-    value, unit = float(count), ""
-    for larger in "kMG":
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
-
-
-@dataclass(slots=True)
-class _Chip:
-    """A pasted text, and how many tokens it has once that is known."""
-
-    text: str
-    tokens: int | None = None
-
-    def label(self, *, longest: bool = False) -> str:
-        """What is shown for it."""
-        lines = self.text.count("\n") + (not self.text.endswith("\n"))
-        size = f"{lines} lines" if lines > 1 else f"{short_count(len(self.text))} characters"
-        if self.tokens is None and not longest:
-            return f"[pasted {size}]"
-        return f"[pasted {size}, {_LONGEST_COUNT if longest else short_count(self.tokens or 0)} tokens]"
 
 
 class PromptArea(TextArea, inherit_bindings=False):
@@ -119,20 +69,19 @@ class PromptArea(TextArea, inherit_bindings=False):
             on_key: sees each key first; returns whether that was all.
             on_edge: is called when the cursor would leave at the top (-1) or bottom (1); returns whether that was all.
         """
+        self._chips = Chips()  # already asked for while the base is being made
         super().__init__(tab_behavior="focus", highlight_cursor_line=False)
         self.cursor_blink = False
         self.match_cursor_bracket = False
         self._on_key_first = on_key
         self._on_edge = on_edge
-        self._chips: dict[int, _Chip] = {}
-        self._next_number = 0
 
     # --- what is in it -----------------------------------------------------------------------------------------------------
 
     @property
     def draft(self) -> PromptDraft:
         """What is typed, as plain data."""
-        return PromptDraft(tuple(self._parts(self.document.text)))
+        return self._chips.draft(self.document.text)
 
     def load(self, draft: PromptDraft, *, cursor_at_end_of_line: int = -1) -> None:
         """Shows another draft. What was there cannot be undone to.
@@ -142,76 +91,58 @@ class PromptArea(TextArea, inherit_bindings=False):
             cursor_at_end_of_line: where the cursor goes; 0 is the first line, -1 the last.
         """
         self._chips.clear()
-        text = "".join(self._marked(part.text) if isinstance(part, Pasted) else clean_text(part) for part in draft.parts)
+        text = self._marked(draft)
         self.load_text(text)
         row = cursor_at_end_of_line % self.document.line_count
         self.move_cursor((row, len(self.document.get_line(row))))
 
     def replace_all(self, draft: PromptDraft) -> None:
         """Shows another draft in a way that can be undone."""
-        text = "".join(self._marked(part.text) if isinstance(part, Pasted) else clean_text(part) for part in draft.parts)
+        text = self._marked(draft)
         self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
 
     def set_tokens(self, number: int, tokens: int) -> None:
         """Says how many tokens a chip has."""
-        if number in self._chips:
-            self._chips[number].tokens = tokens
+        if self._chips.set_tokens(number, tokens):
             self._line_cache.clear()
             self.refresh()
 
     def uncounted(self) -> dict[int, str]:
         """Texts of chips whose tokens nobody has counted yet, by number."""
-        return {number: chip.text for number, chip in self._chips.items() if chip.tokens is None}
+        return self._chips.uncounted()
 
-    def chip_at_cursor(self) -> tuple[int, int, int] | None:
-        """Number, start and end of the chip the cursor touches; the one before it first."""
+    def chip_at_cursor(self) -> ChipSpan | None:
+        """The chip the cursor touches; of two the one before it."""
         row, column = self.cursor_location
-        touching = [span for span in self._spans(row) if span[1] <= column <= span[2]]
-        return touching[0] if touching else None
+        return next((span for span in self._spans(row) if span.start <= column <= span.end), None)
 
-    def _parts(self, text: str) -> Iterator[str | Pasted]:
-        done = 0
-        for match in _CHIP.finditer(text) if _OPEN in text else ():
-            if match.start() > done:
-                yield text[done : match.start()]
-            yield Pasted(self._chips[_number(match)].text)
-            done = match.end()
-        if done < len(text):
-            yield text[done:]
+    def _marked(self, draft: PromptDraft) -> str:
+        """A draft as it stands in the document."""
+        text, added = self._chips.marked(draft)
+        for number, pasted in added.items():
+            self.post_message(self.Pasting(number, pasted))
+        return text
 
-    def _expanded(self, text: str) -> str:
-        return "".join(part.text if isinstance(part, Pasted) else part for part in self._parts(text))
-
-    def _marked(self, text: str) -> str:
-        """A new chip, as it stands in the document."""
-        number, chip = self._next_number, _Chip(text)
-        self._next_number += 1
-        self._chips[number] = chip
-        digits = "".join(_DIGITS[digit] for digit in format(number, "x"))
-        filling = _FILL * (len(chip.label(longest=True)) - len(digits) - 2)
-        self.post_message(self.Pasting(number, text))
-        return f"{_OPEN}{digits}{filling}{_CLOSE}"
-
-    def _spans(self, row: int) -> list[tuple[int, int, int]]:
-        """Number, start and end of all chips of a line."""
-        line = self.document.get_line(row) if row < self.document.line_count else ""
-        return [(_number(match), *match.span()) for match in _CHIP.finditer(line)] if _OPEN in line else []
+    def _spans(self, row: int) -> list[ChipSpan]:
+        """The chips of a line."""
+        return self._chips.spans(self.document.get_line(row)) if row < self.document.line_count else []
 
     # --- how it looks ------------------------------------------------------------------------------------------------------
 
     def get_line(self, line_index: int) -> Text:
         """A line as it is painted, as long as it is in the document."""
-        line = self.document.get_line(line_index)
-        if _OPEN not in line:
+        spans = self._spans(line_index)
+        if not spans:
             return super().get_line(line_index)
+        line = self.document.get_line(line_index)
         style = self.get_component_rich_style("prompt-area--chip", partial=True)
         text, done = Text(end="", no_wrap=True), 0
-        for match in _CHIP.finditer(line):
-            label = self._chips[_number(match)].label()
-            text.append(line[done : match.start()])
+        for span in spans:
+            label = self._chips.label(span.number)
+            text.append(line[done : span.start])
             text.append(label, style)
-            text.append(" " * (len(match[0]) - len(label)))
-            done = match.end()
+            text.append(" " * (span.end - span.start - len(label)))
+            done = span.end
         return text.append(line[done:])
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -231,39 +162,43 @@ class PromptArea(TextArea, inherit_bindings=False):
 
     def _outside(self, location: Location, old: Location) -> Location:
         row, column = location
-        for _, start, end in self._spans(row):
-            if start < column < end:
-                if old in {(row, start), (row, end)}:  # a step into it leads to the other end
-                    return (row, end if old[1] == start else start)
-                return (row, start if column - start <= end - column else end)
+        for span in self._spans(row):
+            if span.has_inside(column):
+                if old in {(row, span.start), (row, span.end)}:  # a step into it leads to the other end
+                    return (row, span.end if old[1] == span.start else span.start)
+                return (row, span.start if column - span.start <= span.end - column else span.end)
         return location
 
     def edit(self, edit: Edit) -> EditResult:
         """Changes the text. A chip is taken away whole or not at all."""
-        top, bottom = edit.top, edit.bottom
-        if top != bottom:
-            top = (top[0], min([top[1], *(start for _, start, end in self._spans(top[0]) if start < top[1] < end)]))
-        bottom = (bottom[0], max([bottom[1], *(end for _, start, end in self._spans(bottom[0]) if start < bottom[1] < end)]))
+        bottom = self._beside(edit.bottom, after=True)
+        top = self._beside(edit.top, after=edit.top == edit.bottom)
         if (top, bottom) != (edit.top, edit.bottom):
-            edit = Edit(edit.text, top if edit.top != edit.bottom else bottom, bottom, edit.maintain_selection_offset)
+            edit = Edit(edit.text, top, bottom, edit.maintain_selection_offset)
         return super().edit(edit)
+
+    def _beside(self, location: Location, *, after: bool) -> Location:
+        """A place, or the end of the chip it is in."""
+        row, column = location
+        around = next((span for span in self._spans(row) if span.has_inside(column)), None)
+        return location if around is None else (row, around.end if after else around.start)
 
     def get_cursor_word_left_location(self) -> Location:
         """One word to the left; a chip is a word."""
         row, column = self.cursor_location
         target = super().get_cursor_word_left_location()
-        for _, start, end in reversed(self._spans(row)):
-            if end <= column and target < (row, end):
-                return (row, start if end == column else end)
+        for span in reversed(self._spans(row)):
+            if span.end <= column and target < (row, span.end):
+                return (row, span.start if span.end == column else span.end)
         return target
 
     def get_cursor_word_right_location(self) -> Location:
         """One word to the right; a chip is a word."""
         row, column = self.cursor_location
         target = super().get_cursor_word_right_location()
-        for _, start, end in self._spans(row):
-            if column <= start and (row, start) < target:
-                return (row, end if start == column else start)
+        for span in self._spans(row):
+            if column <= span.start and (row, span.start) < target:
+                return (row, span.end if span.start == column else span.start)
         return target
 
     def action_delete_word_right(self) -> None:
@@ -273,14 +208,14 @@ class PromptArea(TextArea, inherit_bindings=False):
 
     def get_text_range(self, start: Location, end: Location) -> str:
         """The text between two places, pasted texts in full."""
-        return self._expanded(super().get_text_range(start, end))
+        return self._chips.draft(super().get_text_range(start, end)).text
 
     def action_cut(self) -> None:
         """Cuts what is selected, or the line."""
         start, end = self.selection
         result = self._delete_cursor_line() if start == end else self._delete_via_keyboard(start, end)
         if result is not None and result.replaced_text:
-            self.app.copy_to_clipboard(self._expanded(result.replaced_text))
+            self.app.copy_to_clipboard(self._chips.draft(result.replaced_text).text)
 
     def action_expand(self) -> None:
         """Shows a pasted text in full; where there is none, goes to the end of the line."""
@@ -288,12 +223,11 @@ class PromptArea(TextArea, inherit_bindings=False):
         if found is None:
             self.action_cursor_line_end()
             return
-        number, start, end = found
-        text, row = self._chips[number].text, self.cursor_location[0]
+        text, row = self._chips.text(found.number), self.cursor_location[0]
         if len(text) > _MOST_CHARACTERS_SHOWN or text.count("\n") > _MOST_LINES_SHOWN:
             self.post_message(self.TooLong())
             return
-        self.replace(text, (row, start), (row, end), maintain_selection_offset=False)
+        self.replace(text, (row, found.start), (row, found.end), maintain_selection_offset=False)
 
     # --- keys and mouse ----------------------------------------------------------------------------------------------------
 
@@ -312,7 +246,9 @@ class PromptArea(TextArea, inherit_bindings=False):
     def paste(self, text: str) -> None:
         """Puts a text where the cursor is, as a chip if it is long."""
         text = clean_text(text)
-        if text and (result := self._replace_via_keyboard(self._marked(text) if is_long(text) else text, *self.selection)):
+        if is_long(text):
+            text = self._marked(PromptDraft((Pasted(text),)))
+        if text and (result := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(result.end_location)
 
     def insert_line(self) -> None:
@@ -356,7 +292,3 @@ class PromptArea(TextArea, inherit_bindings=False):
         if self.virtual_size.height <= self.size.height:
             raise SkipAction
         super().action_cursor_page_down()
-
-
-def _number(match: re.Match[str]) -> int:
-    return int(match[1].translate(_VALUES), 16)
