@@ -107,6 +107,11 @@ class Reply:
             return sample.node if sample is not None else None
         return self._partial(sample.node, sample)
 
+    def written(self, index: int) -> tuple[str, str, int]:
+        """Text, reasoning and number of tokens that one sample has gained so far; costs the same however long it is."""
+        sample = self._samples.get(index)
+        return (sample.text, sample.reasoning, len(sample.token_ids)) if sample is not None else ("", "", 0)
+
     def stop(self) -> None:
         """Ends the answers; what there is of them is kept."""
         self.stopping = True

@@ -69,6 +69,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine_host"}),
     frozenset({"engine_watch"}),
     frozenset({"workspace"}),
+    frozenset({"answer_board"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),

@@ -1,0 +1,125 @@
+"""Finds chats by their titles and messages by their text, while it is being typed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
+
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from chatpaged.amounts import counted
+from chatpaged.errors import ChatpagedError
+from chatpaged.session_list import ListEntry, spoken_age
+from chatpaged.shown_text import shown
+from chatpaged.store import SearchHit
+from chatpaged.text_matches import has_words
+from chatpaged.ui.marked_text import marked
+from chatpaged.ui.screens.dialog import Hint
+from chatpaged.ui.screens.filter_dialog import FilterDialog
+
+Search = Callable[[str], Awaitable[Sequence[SearchHit]]]
+Found = tuple[str, str | None]
+"""A chat's id, and the message's where a message was found."""
+_PAUSE = 0.12
+"""Seconds without a key before messages are searched."""
+_MOST_TITLES = 8
+_ROLES = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
+
+
+class FindScreen(FilterDialog[Found]):
+    """The screen. Its result is what was chosen."""
+
+    HINTS: ClassVar[tuple[Hint, ...]] = (("Enter", "open", "open"), ("↑↓", "choose", ""), ("Esc", "close", "close"))
+    DEFAULT_CSS = """
+    FindScreen {
+        & > Frame { height: 90%; }
+        &.-narrow > Frame { height: 100%; }
+        & PickList { height: 1fr; }
+        & PickList > .option-list--option { padding: 0 1 1 1; }
+        &.-narrow PickList > .option-list--option { padding: 0; }
+    }
+    """
+
+    def __init__(self, search: Search, chats: Sequence[ListEntry] = (), text: str = "") -> None:
+        """Begins to look for something.
+
+        Args:
+            search: finds messages; what it finds for an older text is never shown over what was found for a newer one.
+            chats: those whose titles are looked at.
+            text: what to look for at first.
+        """
+        super().__init__("Find", text=text, placeholder="Words in titles and messages")
+        self._search = search
+        self._chats = chats
+        self._found: dict[str, Found] = {}
+
+    def filter(self, text: str) -> None:
+        """Looks for a text; what is still being searched for an older one is given up."""
+        if not text.strip():
+            self.workers.cancel_group(self, "search")
+            self._show_recent()
+            return
+        self.run_worker(self._look_for(text), group="search", exclusive=True, exit_on_error=False)
+
+    def choose(self, option_id: str) -> None:
+        """Opens what was found."""
+        self.dismiss(self._found[option_id])
+
+    def action_open(self) -> None:
+        """Opens what the cursor is on."""
+        if self.picks.chosen_id is not None:
+            self.choose(self.picks.chosen_id)
+
+    async def _look_for(self, text: str) -> None:
+        await asyncio.sleep(_PAUSE)
+        self.say("searching…")
+        try:
+            hits = await self._search(text)
+        except ChatpagedError as error:
+            self._show([], text)
+            self.say(f"messages cannot be searched: {error}", failed=True)
+            return
+        if text == self._field.value:
+            self._show(hits, text)
+
+    def _show_recent(self) -> None:
+        """What can be gone back to before anything is typed."""
+        self._list_titles(self._chats, "")
+        self.say("" if self._found else "There are no chats yet.")
+
+    def _show(self, hits: Sequence[SearchHit], text: str) -> None:
+        titles = [chat for chat in self._chats if has_words(chat.title, text)]
+        options = self._list_titles(titles[:_MOST_TITLES], text, show=False)
+        now = time.time()
+        for hit in hits:
+            option_id = f"{hit.session}/{hit.message}"
+            self._found[option_id] = (hit.session, hit.message)
+            options.append(Option(_hit_line(hit, text, now), id=option_id))
+        self.picks.show(options)
+        if options:
+            chats = f"{counted(len(titles), 'title')} · " if titles else ""
+            self.say(f"{chats}{counted(len(hits), 'message')}")
+        else:
+            self.say(f"Nothing found for “{text.strip()}”. Every word has to occur in the same message, or in a title.")
+
+    def _list_titles(self, chats: Sequence[ListEntry], text: str, *, show: bool = True) -> list[Option]:
+        now = time.time()
+        self._found = {chat.id: (chat.id, None) for chat in chats}
+        options = [Option(_title_line(chat, text, now), id=chat.id) for chat in chats]
+        if show:
+            self.picks.show(options)
+        return options
+
+
+def _title_line(chat: ListEntry, text: str, now: float) -> Content:
+    about = f"{spoken_age(chat.updated, now)} · {counted(chat.num_messages, 'message')}"
+    return Content.assemble(marked(chat.title, text), "\n", (about, "$text-muted"))
+
+
+def _hit_line(hit: SearchHit, text: str, now: float) -> Content:
+    title = Content(shown(" ".join(hit.title.split())) or "New chat")
+    about = f"  {_ROLES.get(hit.role, hit.role)} · {spoken_age(hit.created, now)}"
+    return Content.assemble(title, (about, "$text-muted"), "\n", marked(hit.excerpt, text))
