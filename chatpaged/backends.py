@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from chatpaged.demo import demo_engine, demo_model
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.local_model import LocalModel
@@ -68,3 +69,26 @@ class ModelBackend:
             raise RuntimeError("a model is opened before it is loaded")
         tell(f"loading {self._local.name}")
         return self._local.load(self.config, tell)
+
+
+class DemoBackend:
+    """No model at all: answers come from a script, and the engine's work with its memory is real."""
+
+    name = "demo"
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        """Prepares it.
+
+        Args:
+            config: engine options.
+        """
+        self._config = config
+
+    def open(self, tell: Tell) -> tuple[SessionModel, Mapping[str, Any]]:
+        """Makes the tokenizer."""
+        tell("preparing the demo")
+        return demo_model(), {}
+
+    def load(self, tell: Tell) -> LLMEngine:
+        """Makes the engine."""
+        return demo_engine(self._config, progress=tell)

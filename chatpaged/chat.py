@@ -57,6 +57,8 @@ class Chat:
     prompt: PromptDraft = field(default_factory=PromptDraft)
     stored: bool = False
     task: asyncio.Task[None] | None = None
+    begun: asyncio.Future[str | None] | None = None
+    """The question that is being sent, once it is kept."""
     counted: tuple[Any, int] | None = None
     """Tokens of the conversation, and what was counted."""
     _grown: deque[tuple[float, int]] = field(default_factory=deque)

@@ -17,6 +17,9 @@ from chatpaged.errors import ChatpagedError, EngineDeadError
 from chatpaged.messages import RenderedPrompt
 from chatpaged.session_model import SessionModel
 
+_CLOSE_SECONDS = 3.0
+"""How long a step, or loading, may take to come to its end."""
+
 
 class HostState(enum.Enum):
     """What can be expected of the engine. `FAILED` could not be loaded, `DEAD` has worked before."""
@@ -129,7 +132,7 @@ class EngineHost:
     async def close(self) -> None:
         """Ends the engine after its current step."""
         self.state = HostState.CLOSED
-        await self.engine.close()
+        await self.engine.close(_CLOSE_SECONDS)
         for task in self._tasks:
             task.cancel()
 

@@ -17,7 +17,7 @@ from chatpaged.backends import Backend
 from chatpaged.chat import Chat, ChatState
 from chatpaged.chat_shelf import ChatShelf
 from chatpaged.conversation import Conversation
-from chatpaged.engine.outputs import RequestOutput
+from chatpaged.engine.outputs import FinishReason, RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams, new_seed
 from chatpaged.engine_host import EngineHost, HostState
 from chatpaged.engine_view import EngineView
@@ -160,6 +160,10 @@ class Workspace:
         """Goes on with an answer that was cut off."""
         self._begin(chat, lambda session: session.draft_continue(node_id))
 
+    async def begun(self, chat: Chat) -> str | None:
+        """Waits until the question is kept that is being sent. Returns its id; None if it could not be sent."""
+        return await asyncio.shield(chat.begun) if chat.begun is not None else None
+
     def stop(self, chat: Chat) -> bool:
         """Ends the answer; what there is of it is kept. What waits for its end goes back to where it was typed."""
         if not chat.is_busy:
@@ -179,6 +183,7 @@ class Workspace:
             self._emit(Notice("an answer is being made; stop it first", "warning", chat.id))
             return
         self._set_state(chat, ChatState.DRAFTING)
+        chat.begun = asyncio.get_running_loop().create_future()
         chat.task = asyncio.create_task(self._answer(chat, make, n, text))
 
     async def _answer(self, chat: Chat, make: MakeDraft, n: int, text: str) -> None:
@@ -197,6 +202,8 @@ class Workspace:
 
     def _give_back(self, chat: Chat, text: str, reason: str) -> None:
         self._set_state(chat, ChatState.IDLE)
+        if chat.begun is not None and not chat.begun.done():
+            chat.begun.set_result(None)
         if text:
             self._emit(Returned(chat.id, text))
         if reason:
@@ -216,6 +223,8 @@ class Workspace:
         )
         chat.reply, chat.stored = reply, self.store is not None
         self._set_state(chat, ChatState.WAITING)
+        if chat.begun is not None:
+            chat.begun.set_result(draft.question.id)
         self._emit(PathChanged(chat.id))
         if draft.left_out_note:
             self._emit(Notice(draft.left_out_note, "information", chat.id))
@@ -223,19 +232,20 @@ class Workspace:
 
     async def _stream(self, chat: Chat, reply: Reply) -> None:
         engine = self.host.engine
+        reason = FinishReason.CANCELLED
         try:
             reply.block_size = (await engine.wait_loaded()).block_size
             outputs = engine.generate(reply.draft.prompt, reply.params, request_id=reply.request_id, priority=self._priority(chat))
             async for output in outputs:
                 self._take(chat, reply, output)
         except EngineDeadError:
-            pass  # the host has heard of it, and tells everybody
+            reason = FinishReason.ERROR  # the host has heard of it, and tells everybody
         except ChatpagedError as error:
             self._emit(Notice(str(error), "error", chat.id))
         except asyncio.CancelledError:
             pass  # the workspace is being closed
         finally:
-            reply.end()
+            reply.end(reason)
             self._ended(chat, reply)
 
     def _take(self, chat: Chat, reply: Reply, output: RequestOutput) -> None:

@@ -18,7 +18,9 @@ PACKAGE = Path(chatpaged.__file__).parent
 
 # Lowest first. A module may import from its own layer and from those below it. A name with a star stands for a whole package.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"", "engine", "errors", "paths", "demo_texts", "child_process", "setting_kinds", "engine.gc_pause"}),
+    frozenset(
+        {"", "engine", "errors", "paths", "demo_texts", "child_process", "setting_kinds", "engine.gc_pause", "amounts", "text_matches"}
+    ),
     frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers", "engine.tokenizer_files"}),
@@ -42,7 +44,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"prompt_assembly", "prompt_rendering", "chat_template", "history"}),
     frozenset({"engine.model_executor.*"}),
     frozenset({"engine.scripted", "engine.prompts", "engine.request_clock", "engine.llm_engine"}),
-    frozenset({"engine.engine_state"}),
+    frozenset({"engine.engine_state", "demo_executor"}),
     frozenset({"engine.async_engine", "engine_rows"}),
     frozenset({"engine_view"}),
     frozenset({"setting_groups", "settings_file", "model_names", "hub_progress", "gguf_files", "model_usage"}),
@@ -62,8 +64,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"session", "session_formats", "settings", "presets", "model_files", "model_list", "model_removal"}),
     frozenset({"local_model"}),
     frozenset({"documents", "slash_commands", "prompt_draft", "pasted_text"}),
-    frozenset({"prompt_history", "attachments", "prompt_completion", "external_editor"}),
-    frozenset({"workspace_events", "backends", "shown_text"}),
+    frozenset({"prompt_history", "prompt_chips", "attachments", "prompt_completion", "external_editor"}),
+    frozenset({"workspace_events", "backends"}),
+    frozenset({"branch_tree", "choices", "key_help"}),
     frozenset({"chat"}),
     frozenset({"session_list", "chat_shelf"}),
     frozenset({"engine_host"}),

@@ -24,6 +24,7 @@ USAGE = 2
 
 # Name: (module, one line of help). Modules are imported only when their command is called.
 COMMANDS = {
+    "run": ("chatpaged.cli.run", "Chat in the terminal, many chats at once."),
     "ask": ("chatpaged.cli.ask", "Answer one prompt on standard output."),
     "batch": ("chatpaged.cli.batch", "Answer many prompts from a file or a pipe."),
     "presets": ("chatpaged.cli.presets", "List, show and edit presets of settings."),

@@ -32,6 +32,12 @@ class Interrupted(BaseException):
         self.status = status
 
 
+def statuses() -> dict[int, int]:
+    """The signals that are handled here, unless they are ignored, and the exit status of each."""
+    numbers = {getattr(signal, name): status for name, status in _STATUS.items() if hasattr(signal, name)}
+    return {number: status for number, status in numbers.items() if signal.getsignal(number) is not signal.SIG_IGN}
+
+
 def leave_at_once() -> None:
     """From now on such a signal ends the process without another word."""
     _handle(_leave)

@@ -38,7 +38,9 @@ class ScreenHost(App[None]):
 
 
 @asynccontextmanager
-async def shown_screen(make: Callable[[], ModalScreen[Any]], size: tuple[int, int] = (100, 30)) -> AsyncIterator[tuple[ScreenHost, Pilot[None]]]:
+async def shown_screen(
+    make: Callable[[], ModalScreen[Any]], size: tuple[int, int] = (100, 30)
+) -> AsyncIterator[tuple[ScreenHost, Pilot[None]]]:
     """An application that shows a screen."""
     app = ScreenHost()
     async with app.run_test(size=size) as pilot:

@@ -80,13 +80,12 @@ class Sidebar(Vertical):
     DEFAULT_CSS = """
     Sidebar {
         width: 30;
-        background: $panel;
-        padding: 0 0 0 0;
+        background: $surface;
         & #new-chat { width: 1fr; margin: 1 1 0 1; height: 1; border: none; min-width: 10; background: $primary 30%; color: $text; }
         & #new-chat:focus { background: $primary; text-style: bold; }
-        & Input { margin: 1 1 0 1; height: 1; border: none; padding: 0 1; background: $surface; }
-        & Input:focus { background: $surface-lighten-1; border: none; }
-        & ChatOptions { height: 1fr; margin: 1 0 0 0; padding: 0; border: none; background: $panel; scrollbar-size-vertical: 1; }
+        & Input { margin: 1 1 0 1; height: 1; border: none; padding: 0 1; background: $panel; }
+        & Input:focus { background: $panel-lighten-1; border: none; }
+        & ChatOptions { height: 1fr; margin: 1 0 0 0; padding: 0; border: none; background: transparent; }
         & ChatOptions > .option-list--option { padding: 0 1; }
         & ChatOptions > .option-list--option-highlighted { background: $foreground 8%; color: $text; }
         & ChatOptions:focus > .option-list--option-highlighted { background: $primary; color: $text; }

@@ -64,6 +64,7 @@ class Welcome(VerticalScroll):
         recent = self.query_one("#recent", OptionList)
         if entries != self._entries:
             recent.set_options([Option(self._line(entry), id=entry.id) for entry in entries])
+            recent.highlighted = 0 if entries else None
         self._entries = entries
         recent.display = self.query_one("#welcome-recent").display = bool(entries)
 

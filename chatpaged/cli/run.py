@@ -1,0 +1,148 @@
+"""`chatpaged run`: many chats in the terminal, and what the engine does with its memory."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chatpaged.cli.completion import complete_model_names
+from chatpaged.cli.options import engine_config, engine_options
+from chatpaged.cli.presets import complete_presets
+from chatpaged.cli.sampling_options import given_sampling, sampling_options
+from chatpaged.cli.setting_options import SettingsCommand, preset_option, setting_option, settings_of, working_directory
+from chatpaged.cli.signals import leaving_at_once, statuses
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.errors import InvalidRequestError
+from chatpaged.setting_groups import AppSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chatpaged.backends import Backend
+
+_NOT_HERE = ("n", "logprobs")
+"""Alternatives are asked for in the application, and nobody sees log-probabilities there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which chat to begin with, and whether chats are kept."""
+
+    go_on: bool
+    session: str | None
+    no_save: bool
+
+    def find(self) -> str | None:
+        """The chat's id; None begins a new one.
+
+        Raises:
+            InvalidRequestError: no chat is meant, or more than one.
+            StoreError: the store cannot be read.
+        """
+        from chatpaged.store import Store
+
+        if self.go_on and self.session is not None:
+            raise InvalidRequestError("-c and --session each name a chat; give one of them")
+        if not self.go_on and self.session is None:
+            return None
+        with Store(create=False) as store:
+            info = store.resolve(self.session) if self.session is not None else store.latest()
+        if info is None:
+            raise InvalidRequestError("there is no chat to go on with; nothing has been saved yet")
+        return info.id
+
+
+@click.command("run", cls=SettingsCommand, context_settings={"max_content_width": 100})
+@click.option(
+    "-m",
+    "--model",
+    shell_complete=complete_model_names,
+    help="A model directory, GGUF file, hub id (org/name), alias, or 'starter'.  [default: the starter model]",
+)
+@preset_option(complete_presets)
+@setting_option("system", "-s")
+@click.option("--demo", is_flag=True, help="No model: answers come from a script, and all else is real.")
+@click.option("-c", "--continue", "go_on", is_flag=True, help="Begin with the chat that was held last.")
+@click.option("--session", metavar="ID", help="Begin with this chat: its id, a part of it, or its title.")
+@click.option("--no-save", is_flag=True, help="Keep nothing of what is said.")
+@setting_option("app.theme")
+@setting_option("app.map_colors")
+@setting_option("app.sidebar")
+@setting_option("app.engine_panel")
+@setting_option("app.ctrl_c")
+@setting_option("app.editor")
+@sampling_options
+@engine_options
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
+    """Chat in the terminal: any number of chats at once, on one model.
+
+    The window is there at once, and the model loads meanwhile. F1 shows the keys, Ctrl+Q quits; everything is saved.
+
+    Exit codes: 0 ok, 1 failed while running, 2 usage, 3 model, 143 terminated.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidRequestError("chatpaged run needs a terminal; 'chatpaged ask' answers one prompt, 'chatpaged batch' reads a pipe")
+    model, demo, system = options.pop("model"), options.pop("demo"), options.pop("system")
+    chosen = _Chosen(options.pop("go_on"), options.pop("session"), options.pop("no_save"))
+    app_settings = {name: options.pop(name) for name in ("theme", "map_colors", "sidebar", "engine_panel", "ctrl_c", "editor")}
+    given = {name: value for name, value in given_sampling(options).items() if name not in _NOT_HERE}
+    SamplingParams(**given)
+    config = engine_config(**options)
+    if demo and model is not None and ctx.get_parameter_source("model") is click.core.ParameterSource.COMMANDLINE:
+        raise InvalidRequestError("--demo runs without a model; give --demo or --model")
+    backend_for = _backends(config, demo=demo)
+    backend = backend_for(model)
+    keys = settings_of(ctx).values.keys
+    status = _run(
+        chosen, backend=backend, backend_for=backend_for, system=system, sampling=given, settings=AppSettings(**app_settings), keys=keys
+    )
+    if status:
+        raise click.exceptions.Exit(status)
+
+
+def _backends(config: EngineConfig, *, demo: bool) -> Callable[[str | None], Backend]:
+    """What gives a model by its name; a name that means nothing is refused before the window is there."""
+    from chatpaged.backends import DemoBackend, ModelBackend
+    from chatpaged.model_files import find_source
+
+    def make(name: str | None) -> Backend:
+        if demo:
+            return DemoBackend(config)
+        find_source(name)
+        return ModelBackend(name, config)
+
+    return make
+
+
+def _run(chosen: _Chosen, **parts: Any) -> int:
+    """Runs the application. Returns its exit status."""
+    from chatpaged.prompt_history import PromptHistory, history_file
+    from chatpaged.store_background import BackgroundStore
+    from chatpaged.ui.app import AppParts, ChatpagedApp
+    from chatpaged.ui.log_capture import capture_output
+
+    session = chosen.find()
+    with ExitStack() as stack:
+        stack.enter_context(leaving_at_once())  # until the application takes such signals itself
+        store = None
+        if not chosen.no_save:
+            store = BackgroundStore(on_error=lambda error: app.store_failed(error))  # noqa: PLW0108 - there is no app yet
+            stack.callback(store.close)
+        log = stack.enter_context(capture_output())
+        history = PromptHistory(None if chosen.no_save else history_file())
+        app = ChatpagedApp(
+            AppParts(store=store, session=session, directory=working_directory(), log=log, history=history, signals=statuses(), **parts)
+        )
+        app.run()
+    if app.failure is not None:
+        # On the normal screen, where it stays.
+        sys.stderr.write("".join(traceback.format_exception(app.failure)))
+        sys.stderr.write("chatpaged: the application has failed; what was said is kept: chatpaged run -c goes on\n")
+    return app.return_code or 0
