@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from textual._xterm_parser import XTermParser
-from textual.events import Key, Paste
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
 from chatpaged.prompt_draft import Pasted, PromptDraft
 from chatpaged.setting_groups import KeySettings
-from chatpaged.ui.terminal_keys import key_names, tell_alt_enter_from_enter
 from tests.ui.prompt_app import PromptApp, in_app, typed, write
 from tests.ui.snapshots import until
 
 # --- keys ----------------------------------------------------------------------------------------------------------------
-
-
-def parsed(data: str) -> list[Key | Paste]:
-    tell_alt_enter_from_enter()
-    parser = XTermParser()
-    found = [*parser.feed(data), *parser.feed("")]
-    return [event for event in found if isinstance(event, Key | Paste)]
-
-
-@pytest.mark.parametrize(  # I9
-    ("data", "name"),
-    [
-        ("\r", "enter"),
-        ("\x1b\r", "alt+enter"),  # most terminals, tmux
-        ("\n", "ctrl+j"),  # all terminals
-        ("\x1b[13;2u", "shift+enter"),  # kitty's protocol
-        ("\x1b[13;3u", "alt+enter"),
-        ("\x1b[106;5u", "ctrl+j"),
-        ("\x1b[27;2;13~", "shift+enter"),  # xterm's
-        ("\x1b[27;3;13~", "alt+enter"),
-    ],
-)
-def test_terminals_report_the_keys(data: str, name: str) -> None:
-    events = parsed(data)
-    assert len(events) == 1
-    assert isinstance(events[0], Key)
-    names = key_names(events[0])
-    assert name in names
-    assert name == "enter" or "enter" not in names
-
-
-def test_a_paste_is_one_event() -> None:  # I7
-    events = parsed("\x1b[200~a\rb\r\nc\x1b[201~")
-    assert [event.text for event in events if isinstance(event, Paste)] == ["a\rb\r\nc"]
-    assert len(events) == 1
 
 
 @pytest.mark.parametrize("newline", ["shift+enter", "alt+enter", "ctrl+j"])
@@ -339,3 +305,61 @@ def test_an_editor_that_fails_is_a_notice(editor: str, problem: str) -> None:
         assert isinstance(app.focused, TextArea)
 
     in_app(test, editor=editor)
+
+
+def test_the_loop_goes_on_while_the_editor_is_open() -> None:
+    release = threading.Event()
+
+    def run(command: Sequence[str]) -> int:
+        return 0 if release.wait(10) else 1
+
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: app.suspended)
+        ticks = 0
+
+        def tick() -> None:
+            nonlocal ticks
+            ticks += 1
+
+        timer = app.set_interval(0.01, tick)
+        while ticks < 3:  # noqa: ASYNC110 - nothing is painted, so there is nothing else to wait for
+            await asyncio.sleep(0.01)
+        timer.stop()
+        release.set()
+        await until(pilot, lambda: all(worker.is_finished for worker in app.workers))
+        assert app.notices == []
+
+    in_app(test, run_editor=run, editor="ed")
+
+
+# --- cost ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(  # I16
+    "draft",
+    [
+        PromptDraft.of("word " * 1000),
+        PromptDraft.of(("word " * 10 + "\n") * 100),
+        PromptDraft((Pasted("x" * 1_000_000), " ")),
+    ],
+    ids=["one line", "many lines", "a large paste"],
+)
+def test_a_key_is_quick_also_in_a_long_prompt(draft: PromptDraft) -> None:
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        app.prompt.load(draft)
+        await pilot.pause()
+        times = []
+        for _ in range(25):
+            length = len(app.area.document.text)
+            begin = time.perf_counter()
+            app.post_message(Key("x", "x"))
+            while len(app.area.document.text) == length:  # noqa: ASYNC110 - it is timed
+                await asyncio.sleep(0)
+            painted = asyncio.Event()
+            app.area.call_after_refresh(painted.set)
+            await painted.wait()
+            times.append(time.perf_counter() - begin)
+        assert sorted(times)[len(times) // 2] <= 0.030
+
+    in_app(test, size=(120, 40))

@@ -25,7 +25,6 @@ from chatpaged.prompt_history import HistoryWalk, PromptHistory
 from chatpaged.setting_groups import KeySettings
 from chatpaged.slash_commands import Invocation, PlainText, Refused, SlashCommand, parse_line
 from chatpaged.ui.editor import edit_outside
-from chatpaged.ui.terminal_keys import key_names, keys_of, tell_alt_enter_from_enter
 from chatpaged.ui.widgets.completer import Completer
 from chatpaged.ui.widgets.completions import Completions
 from chatpaged.ui.widgets.prompt_area import PromptArea
@@ -123,7 +122,7 @@ class Prompt(Widget):
         self.history = history if history is not None else PromptHistory()
         self.editor = editor
         self.chat = ""
-        self._send_keys, self._newline_keys = keys_of(keys.send), keys_of(keys.newline)
+        self._send_keys, self._newline_keys = _keys(keys.send), _keys(keys.newline)
         self._count_tokens = count_tokens
         self._directory = directory or Path()
         self._run_editor = run_editor
@@ -140,7 +139,6 @@ class Prompt(Widget):
 
     async def on_mount(self) -> None:
         """Finds what was sent in earlier runs."""
-        tell_alt_enter_from_enter()
         self._teach()
         self.run_worker(self._load_history(), group="history")
 
@@ -222,7 +220,7 @@ class Prompt(Widget):
     # --- keys --------------------------------------------------------------------------------------------------------------
 
     def _on_key_first(self, event: events.Key) -> bool:
-        names = key_names(event)
+        names = {event.key, *event.aliases}
         if self._completer.on_key(names, self._send_keys):
             return True
         if names & self._send_keys:
@@ -355,6 +353,11 @@ class Prompt(Widget):
             self._end_walk()
             self._area.replace_all(draft.changed_to(text))
         self.focus_input()
+
+
+def _keys(setting: str) -> frozenset[str]:
+    """The keys in a setting, which has commas between them."""
+    return frozenset(key.strip() for key in setting.split(",") if key.strip())
 
 
 def _prefix_length(typed: str) -> int:
