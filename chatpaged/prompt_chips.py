@@ -27,11 +27,19 @@ _LONGEST_COUNT = "312k"
 # Below these a paste is text like any other.
 _MOST_LINES = 20
 _MOST_CHARACTERS = 2000
+# Above these a text is too long for a few rows: laying it out would take a noticeable time.
+_MOST_LINES_SHOWN = 1000
+_MOST_CHARACTERS_SHOWN = 50_000
 
 
 def is_long(text: str) -> bool:
     """Whether a pasted text becomes a chip."""
     return len(text) > _MOST_CHARACTERS or text.count("\n") >= _MOST_LINES
+
+
+def is_too_long(text: str) -> bool:
+    """Whether a text cannot be shown in full."""
+    return len(text) > _MOST_CHARACTERS_SHOWN or text.count("\n") > _MOST_LINES_SHOWN
 
 
 def short_count(count: int) -> str:
@@ -124,15 +132,16 @@ class Chips:
             yield text[done:]
 
     def marked(self, draft: PromptDraft) -> tuple[str, dict[int, str]]:
-        """A draft as a text with chips, and the texts of those by number."""
+        """A draft as a text with chips, and the texts of those by number. What is too long to be shown becomes a chip as well."""
         pieces, added = [], {}
         for part in draft.parts:
-            if isinstance(part, Pasted):
-                number, marks = self.add(part.text)
-                added[number] = part.text
+            text = part.text if isinstance(part, Pasted) else clean_text(part)
+            if isinstance(part, Pasted) or is_too_long(text):
+                number, marks = self.add(text)
+                added[number] = text
                 pieces.append(marks)
             else:
-                pieces.append(clean_text(part))
+                pieces.append(text)
         return "".join(pieces), added
 
 

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chatpaged.key_names import key_labels
 from chatpaged.setting_groups import all_settings
 from chatpaged.slash_commands import markdown_table
 
 PAGE = Path(__file__).parent.parent / "docs/app.md"
-_SHORT = {"ctrl": "Ctrl", "alt": "Alt", "shift": "Shift", "enter": "Enter", "pagedown": "PageDown", "pageup": "PageUp", "escape": "Esc"}
-
-
-def key_name(key: str) -> str:
-    """A key as people write it."""
-    return "+".join(_SHORT.get(part, part.capitalize()) for part in key.split("+"))
 
 
 def keys_table() -> str:
-    rows = ["| key | what it does | setting |", "|---|---|---|"]
-    for setting in all_settings().values():
-        if setting.group == "keys":
-            names = ", ".join(key_name(key.strip()) for key in str(setting.default).split(","))
-            rows.append(f"| {names} | {setting.text} | `{setting.key}` |")
-    return "\n".join(rows) + "\n"
+    keys = [setting for setting in all_settings().values() if setting.group == "keys"]
+    rows = [f"| {key_labels(str(setting.default))} | {setting.text} | `{setting.key}` |" for setting in keys]
+    return "\n".join(["| key | what it does | setting |", "|---|---|---|", *rows]) + "\n"
 
 
 def page() -> str:

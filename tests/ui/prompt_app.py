@@ -9,6 +9,8 @@ from typing import Any
 
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -93,6 +95,8 @@ def typed(app: PromptApp) -> str:
 
 
 async def write(app: PromptApp, pilot: Pilot[None], text: str) -> None:
-    """Types a text."""
-    await pilot.press(*text)
-    await until(pilot, lambda: text[-1] in typed(app))
+    """Types a text, faster than `pilot.press` does."""
+    before = typed(app)
+    for character in text:
+        app.post_message(Key(_character_to_key(character), character))
+    await until(pilot, lambda: typed(app) != before and typed(app).endswith(text))

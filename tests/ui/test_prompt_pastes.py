@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -257,6 +258,29 @@ def test_characters_that_mark_chips_cannot_be_smuggled_in() -> None:
         assert typed(app) == "\ufffd" * 4
 
     in_app(test)
+
+
+def test_a_long_message_to_be_changed_is_a_chip() -> None:
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        app.prompt.set_text("word\n" * 2000)
+        assert app.prompt.draft == PromptDraft((Pasted("word\n" * 2000),))
+        app.prompt.set_text("word\n" * 100)
+        assert app.prompt.draft == PromptDraft.of("word\n" * 100)
+
+    in_app(test)
+
+
+def test_a_draft_may_be_there_before_the_screen() -> None:
+    async def main() -> None:
+        app = PromptApp(count_tokens=len)
+        app.prompt.load(with_chip(), chat="one")
+        app.prompt.count_tokens = lambda _: 77
+        async with app.run_test() as pilot:
+            assert app.prompt.draft == with_chip()
+            assert app.prompt.chat == "one"
+            await until(pilot, lambda: "77 tokens" in screen(app))
+
+    asyncio.run(main())
 
 
 def test_picture(snapshot: Snapshot) -> None:

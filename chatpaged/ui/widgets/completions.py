@@ -81,7 +81,7 @@ class Completions(OptionList, can_focus=False):
             return
         if self._candidates != list(candidates):
             self._candidates = list(candidates)
-            width = max(len(one_line(candidate.label)) for candidate in candidates)
+            width = max(Content(one_line(candidate.label)).cell_length for candidate in candidates)
             self.clear_options()
             self.add_options([Option(_line(candidate, width)) for candidate in candidates])
         self.highlighted = 0 if mark_first else None
@@ -106,7 +106,7 @@ class Completions(OptionList, can_focus=False):
 
 
 def _line(candidate: Candidate, width: int) -> Content:
-    label = one_line(candidate.label)
+    label = Content(one_line(candidate.label))
     if not candidate.help:
-        return Content(label)
-    return Content.assemble(f"{label:<{width}}", ("  " + one_line(candidate.help), "dim"))
+        return label
+    return Content.assemble(label, " " * (width + 2 - label.cell_length), (one_line(candidate.help), "dim"))

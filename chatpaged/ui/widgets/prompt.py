@@ -18,6 +18,7 @@ from textual.widgets import Label, TextArea
 from chatpaged.attachments import Expansion, attach_files, may_attach
 from chatpaged.errors import ChatpagedError
 from chatpaged.external_editor import Runner, run_in_terminal
+from chatpaged.key_names import key_label, keys_of
 from chatpaged.pasted_text import one_line
 from chatpaged.prompt_completion import Choices, NoChoices
 from chatpaged.prompt_draft import PromptDraft
@@ -32,6 +33,7 @@ from chatpaged.ui.widgets.prompt_area import PromptArea
 Counter = Callable[[str], int | Awaitable[int]]
 """Counts the tokens of a text. It is called on a thread of its own; what it returns may have to be awaited."""
 _NARROW = 64
+_EVERYWHERE = ("alt+enter", "ctrl+j", "enter")  # keys that every terminal can send
 
 
 class Prompt(Widget):
@@ -122,7 +124,8 @@ class Prompt(Widget):
         self.history = history if history is not None else PromptHistory()
         self.editor = editor
         self.chat = ""
-        self._send_keys, self._newline_keys = _keys(keys.send), _keys(keys.newline)
+        self._send_keys, self._newline_keys = frozenset(keys_of(keys.send)), frozenset(keys_of(keys.newline))
+        self._editor_key = key_label(next(iter(keys_of(keys.open_editor)), ""))
         self._count_tokens = count_tokens
         self._directory = directory or Path()
         self._run_editor = run_editor
@@ -149,12 +152,15 @@ class Prompt(Widget):
         """A narrow prompt teaches less."""
         self._teach()
 
+    def on_click(self) -> None:
+        """The whole prompt is a place to click into."""
+        self.focus_input()
+
     def _teach(self) -> None:
-        newline = next((name for name in ("alt+enter", "ctrl+j", "enter") if name in self._newline_keys), "")
-        shown = {"alt+enter": "Alt+Enter", "ctrl+j": "Ctrl+J", "enter": "Enter"}.get(newline)
+        newline = next((name for name in _EVERYWHERE if name in self._newline_keys), None)
         hints = ["Ask anything", "/ commands", "@ files"]
-        if shown is not None and self.size.width >= _NARROW:
-            hints.append(f"{shown} new line")
+        if newline is not None and self.size.width >= _NARROW:
+            hints.append(f"{key_label(newline)} new line")
         self._area.placeholder = " · ".join(hints)
 
     # --- what is in it -----------------------------------------------------------------------------------------------------
@@ -297,7 +303,7 @@ class Prompt(Widget):
     def on_prompt_area_too_long(self, event: PromptArea.TooLong) -> None:
         """It cannot be shown here."""
         event.stop()
-        self.notify_text("that text is too long to be shown here; Ctrl+G opens it in an editor", wrong=False)
+        self.notify_text(f"that text is too long to be shown here; {self._editor_key} opens it in an editor", wrong=False)
 
     def _begin_count(self, number: int, text: str) -> None:
         if self._count_tokens is not None and self.is_mounted:
@@ -353,11 +359,6 @@ class Prompt(Widget):
             self._end_walk()
             self._area.replace_all(draft.changed_to(text))
         self.focus_input()
-
-
-def _keys(setting: str) -> frozenset[str]:
-    """The keys in a setting, which has commas between them."""
-    return frozenset(key.strip() for key in setting.split(",") if key.strip())
 
 
 def _prefix_length(typed: str) -> int:

@@ -16,13 +16,10 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from chatpaged.pasted_text import clean_text
-from chatpaged.prompt_chips import Chips, ChipSpan, is_long
+from chatpaged.prompt_chips import Chips, ChipSpan, is_long, is_too_long
 from chatpaged.prompt_draft import Pasted, PromptDraft
 
 MOST_ROWS = 10
-# Above these a text is too long for a few rows: laying it out would take a noticeable time.
-_MOST_LINES_SHOWN = 1000
-_MOST_CHARACTERS_SHOWN = 50_000
 _ELSEWHERE = frozenset({"f6", "f7", "ctrl+e", "end,ctrl+e"})
 
 
@@ -224,7 +221,7 @@ class PromptArea(TextArea, inherit_bindings=False):
             self.action_cursor_line_end()
             return
         text, row = self._chips.text(found.number), self.cursor_location[0]
-        if len(text) > _MOST_CHARACTERS_SHOWN or text.count("\n") > _MOST_LINES_SHOWN:
+        if is_too_long(text):
             self.post_message(self.TooLong())
             return
         self.replace(text, (row, found.start), (row, found.end), maintain_selection_offset=False)
