@@ -191,6 +191,8 @@ def test_it_lies_above_the_prompt_also_in_a_low_terminal() -> None:
         assert app.completions.region.bottom <= app.prompt.region.y
         assert app.completions.region.y >= 0
         assert app.completions.region.right <= 40
+        rows = [app.completions.render_line(y).text for y in range(app.completions.size.height)]
+        assert "/system        Set the system" in rows[1]
 
     in_app(test)
 

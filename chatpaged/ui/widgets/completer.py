@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from textual.geometry import Region
 from textual.widget import Widget
 
 from chatpaged.errors import ChatpagedError
@@ -121,9 +122,8 @@ class Completer:
         self._shown = wanted
         if len(found) == 1 and not found[0].goes_on and self._is_whole(found[0]):
             found = []
-        prompt = self.popup.parent
-        room = prompt.region.y if isinstance(prompt, Widget) else 0
-        self.popup.show(found, mark_first=not wanted.optional, room=room)
+        around = self.popup.parent.region if isinstance(self.popup.parent, Widget) else Region()
+        self.popup.show(found, mark_first=not wanted.optional, rows=around.y, width=around.width)
 
     def _is_whole(self, candidate: Candidate | None) -> bool:
         """Whether what is typed is what would be chosen, so that Enter sends it."""

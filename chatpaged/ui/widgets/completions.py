@@ -14,6 +14,8 @@ from chatpaged.prompt_completion import Candidate
 
 _MOST_ROWS = 8
 _BORDER = 2
+_FRAME = 7  # border, padding and scrollbar beside the text
+_HELP = 24  # cells that words about a candidate should have
 
 
 class Completions(OptionList, can_focus=False):
@@ -57,6 +59,7 @@ class Completions(OptionList, can_focus=False):
         """Makes a list that is not shown."""
         super().__init__(markup=False)
         self._candidates: list[Candidate] = []
+        self._width = 0
 
     @property
     def is_open(self) -> bool:
@@ -68,24 +71,24 @@ class Completions(OptionList, can_focus=False):
         """The one that is marked."""
         return self._candidates[self.highlighted] if self.is_open and self.highlighted is not None else None
 
-    def show(self, candidates: Sequence[Candidate], *, mark_first: bool, room: int) -> None:
+    def show(self, candidates: Sequence[Candidate], *, mark_first: bool, rows: int, width: int) -> None:
         """Shows some, or nothing.
 
         Args:
             candidates: in order.
             mark_first: mark the first one, so that one key accepts it.
-            room: rows there are above the prompt.
+            rows: how many there are above the prompt.
+            width: of the prompt.
         """
         if not candidates:
             self.close()
             return
-        if self._candidates != list(candidates):
-            self._candidates = list(candidates)
-            width = max(Content(one_line(candidate.label)).cell_length for candidate in candidates)
+        if (list(candidates), width) != (self._candidates, self._width):
+            self._candidates, self._width = list(candidates), width
             self.clear_options()
-            self.add_options([Option(_line(candidate, width)) for candidate in candidates])
+            self.add_options([Option(line) for line in _lines(candidates, width - _FRAME)])
         self.highlighted = 0 if mark_first else None
-        rows = max(1, min(_MOST_ROWS, room - _BORDER, len(candidates)))
+        rows = max(1, min(_MOST_ROWS, rows - _BORDER, len(candidates)))
         self.styles.max_height = rows + _BORDER
         self.styles.offset = (-1, -rows - _BORDER - 1)  # it begins at the corner of the prompt's border
         self.display = True
@@ -105,8 +108,16 @@ class Completions(OptionList, can_focus=False):
         self.post_message(self.Chosen(self._candidates[event.option_index]))
 
 
-def _line(candidate: Candidate, width: int) -> Content:
-    label = Content(one_line(candidate.label))
-    if not candidate.help:
-        return label
-    return Content.assemble(label, " " * (width + 2 - label.cell_length), (one_line(candidate.help), "dim"))
+def _lines(candidates: Sequence[Candidate], width: int) -> list[Content]:
+    """What is shown: names in a column, and words about them in another. In a narrow list a name stands without its arguments."""
+    labels = [Content(one_line(candidate.label)) for candidate in candidates]
+    if max(label.cell_length for label in labels) + _HELP > width:
+        labels = [
+            Content(one_line(candidate.text).rstrip()) if candidate.help else label
+            for candidate, label in zip(candidates, labels, strict=True)
+        ]
+    column = max(label.cell_length for label in labels) + 2
+    return [
+        Content.assemble(label, " " * (column - label.cell_length), (one_line(candidate.help), "dim")) if candidate.help else label
+        for candidate, label in zip(candidates, labels, strict=True)
+    ]
