@@ -31,7 +31,7 @@ from chatpaged.ui.screens.engine import EngineScreen
 from chatpaged.ui.screens.help import HelpScreen
 from chatpaged.ui.screens.log import LogScreen
 from chatpaged.ui.screens.main import MainScreen
-from chatpaged.ui.terminal_keys import tell_alt_enter_from_enter
+from chatpaged.ui.terminal_input import TerminalDriver
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.prompt_area import PromptArea
 from chatpaged.workspace import Workspace
@@ -128,8 +128,7 @@ class ChatpagedApp(App[None]):
     workspace: Workspace
 
     def __init__(self, parts: AppParts) -> None:
-        super().__init__()
-        tell_alt_enter_from_enter()
+        super().__init__(driver_class=TerminalDriver)
         self.parts = parts
         self.choices = _Choices(self)
         self.animation_level = "none"  # what moves costs the engine its time
