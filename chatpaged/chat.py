@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chatpaged.conversation import Conversation
+from chatpaged.conversation import Conversation, Node
 from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import ChatSession
 from chatpaged.session_reply import Reply
@@ -59,6 +59,8 @@ class Chat:
     task: asyncio.Task[None] | None = None
     begun: asyncio.Future[str | None] | None = None
     """The question that is being sent, once it is kept."""
+    before: Node | None = None
+    """What was looked at before the running request; it comes back if nothing is answered."""
     counted: tuple[Any, int] | None = None
     """Tokens of the conversation, and what was counted."""
     _grown: deque[tuple[float, int]] = field(default_factory=deque)

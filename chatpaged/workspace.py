@@ -218,10 +218,13 @@ class Workspace:
         seed = values.get("seed")
         params = SamplingParams(**values | {"n": n, "seed": seed if seed is not None else new_seed()})
         self._numbers += 1
+        chat.before = chat.conversation.leaf
         reply = session.begin(
             draft, params, request_id=f"{chat.id}-{self._numbers}", seed=params.seed or 0, block_size=self.host.block_size
         )
         chat.reply, chat.stored = reply, self.store is not None
+        if draft.continued is None:
+            chat.conversation.branch(draft.question.id)  # whatever was answered before is not in view while it is answered again
         self._set_state(chat, ChatState.WAITING)
         if chat.begun is not None:
             chat.begun.set_result(draft.question.id)
@@ -263,6 +266,9 @@ class Workspace:
 
     def _ended(self, chat: Chat, reply: Reply) -> None:
         chat.state = ChatState.IDLE
+        if not reply.nodes and not reply.draft.is_new and chat.before is not None:
+            chat.conversation.branch(chat.before.id)
+            self._emit(PathChanged(chat.id))
         if reply.nodes and chat.id not in self._in_view:
             self._set_unread(chat, unread=True)
         self._emit(AnswerEnded(chat.id, tuple(node.id for node in reply.nodes)))

@@ -82,6 +82,7 @@ class AlternativesScreen(Dialog[str]):
     async def on_mount(self) -> None:
         """Follows the answers."""
         self._unsubscribe = self._workspace.subscribe(self._hear)
+        self.board.sync()  # short answers may have ended since it was made
         self.set_interval(_FRAME, self._refresh)
         self.set_interval(_LOOK, self._look)
         await self._refresh()

@@ -186,9 +186,12 @@ class ChatPane(Vertical):
         if leaf is None or leaf.id != event.node_id:
             return  # an alternative that is not in view
         if event.node_id not in self._growing:
+            path = self.chat.conversation.path()
+            if [item.node.id for item in self.messages.items] != [node.id for node in path[:-1]]:
+                await self._show_path()  # with all there is of the answer, this piece as well
+                return
             self._growing.add(event.node_id)
-            before = replace(leaf, content="", reasoning="") if self.chat.reply and not self.chat.reply.draft.continued else leaf
-            await self.messages.begin(self.item(before))
+            await self.messages.begin(self.item(replace(leaf, content="", reasoning="")))
         self.messages.feed(event.node_id, event.text, event.reasoning)
         if event.repeats:
             self.messages.set_notice(event.node_id, _REPEATS)
