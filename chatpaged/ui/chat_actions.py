@@ -165,7 +165,8 @@ class ChatActions:
             if found is not None:
                 self.screen.run_worker(self._go_to(*found), group="find")
 
-        self.screen.desk.push_screen(FindScreen(self.workspace.shelf.search, self.workspace.shelf.entries(), text), go)
+        chats = [entry for entry in self.workspace.shelf.entries() if entry.num_messages]
+        self.screen.desk.push_screen(FindScreen(self.workspace.shelf.search, chats, text), go)
 
     async def _go_to(self, chat_id: str, message_id: str | None) -> None:
         pane = await self.screen.open_chat(chat_id)

@@ -211,7 +211,7 @@ def test_find_a_message_in_another_branch(tmp_path: Path) -> None:
             await world.pilot.press(*"treasure")
             screen = world.app.screen
             assert isinstance(screen, FindScreen)
-            await world.until(lambda: screen._found)
+            await world.until(lambda: any("/" in option for option in screen._found))
             await world.pilot.press("down", "enter")
             await world.until(lambda: world.app.screen is world.main and world.chat is chat)
             await world.until(lambda: world.contents()[0] == "the hidden treasure")
