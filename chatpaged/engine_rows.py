@@ -112,9 +112,7 @@ class _Draft:
         self.states = states
         tables = [sequence.blocks for sequence in sequences]
         self.blocks = frozenset(tables[0] if len(tables) == 1 else (block for table in tables for block in table))
-        # What a chat says of the cache may be a moment old: blocks that are free by now are nobody's.
-        known = (block for block in chat.cached_blocks if NULL_BLOCK < block < len(states))
-        self.kept = frozenset(block for block in known if states[block] != BlockState.FREE) - self.blocks
+        self.kept = _findable(chat.cached_blocks, states) - self.blocks
 
     def row(self) -> ChatRow:
         """The row."""
@@ -135,6 +133,13 @@ class _Draft:
             cached_tokens=self.sequences[0].cached_tokens if self.sequences else self.chat.cached_tokens,
             speed=sum(sequence.tokens_per_second for sequence in self.sequences),
         )
+
+
+def _findable(blocks: tuple[int, ...], states: bytes) -> frozenset[int]:
+    """What a chat says of the cache may be a moment old: blocks that are free by now are nobody's."""
+    if blocks and min(blocks) > NULL_BLOCK and max(blocks) < len(states) and BlockState.FREE not in bytes(map(states.__getitem__, blocks)):
+        return frozenset(blocks)  # the usual case, without a loop in Python
+    return frozenset(block for block in blocks if NULL_BLOCK < block < len(states) and states[block] != BlockState.FREE)
 
 
 def _state(sequences: Sequence[SequenceSnapshot]) -> tuple[RowState, int]:

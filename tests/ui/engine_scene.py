@@ -58,16 +58,14 @@ def work(num_blocks: int = 161, *, max_num_seqs: int = 4, steps: int = 70) -> tu
     engine.generate(rested, SamplingParams(max_tokens=40, ignore_eos=True))
     engine.generate("something else " * 12, SamplingParams(max_tokens=4, ignore_eos=True))
     for i, text in enumerate(("Prove it. " * 12, "5-7-5 " * 9)):
-        engine.add_request(
-            SYSTEM + text, SamplingParams(max_tokens=400, ignore_eos=True, n=1 + i), request_id=f"r{i + 1}", interactive=True
-        )
+        engine.add_request(SYSTEM + text, SamplingParams(max_tokens=400, ignore_eos=True, n=1 + i), request_id=f"r{i + 1}")
     for _ in range(steps):
         engine.step()
-    engine.add_request(SYSTEM + "def test(): ... " * 14, SamplingParams(max_tokens=400, ignore_eos=True), request_id="r3", interactive=True)
+    engine.add_request(SYSTEM + "def test(): ... " * 14, SamplingParams(max_tokens=400, ignore_eos=True), request_id="r3")
     for _ in range(4):
         engine.step()
-    engine.add_request(SYSTEM + "How?", SamplingParams(max_tokens=400, ignore_eos=True), request_id="r4", interactive=True)
-    engine.add_request("Mew", SamplingParams(max_tokens=400, ignore_eos=True), request_id="r5", interactive=True)
+    engine.add_request(SYSTEM + "How?", SamplingParams(max_tokens=400, ignore_eos=True), request_id="r4")
+    engine.add_request("Mew", SamplingParams(max_tokens=400, ignore_eos=True), request_id="r5")
     for _ in range(2):
         engine.step()
     kept = engine.cached_blocks(rested)

@@ -30,7 +30,7 @@ _BARS = "·▁▂▃▄▅▆▇█"
 _DIMMED = 0.65
 _CLASSES = {cell: f"block-map--{cell.name.lower().replace('_', '-')}" for cell in Cell}
 _SHAPES = {
-    Cell.NULL: "×",  # noqa: RUF001 - meant as a cross
+    Cell.NULL: "x",
     Cell.FREE: "·",
     Cell.LOWER: "▾",
     Cell.CACHED: "□",

@@ -51,7 +51,7 @@ class ChatTable(Lines, can_focus=True):
     DEFAULT_CSS = """
     ChatTable > .chat-table--head { color: $text-primary; text-style: bold; }
     ChatTable > .chat-table--title { color: $foreground; }
-    ChatTable > .chat-table--in-view { color: $accent; text-style: bold; }
+    ChatTable > .chat-table--in-view { color: $text-accent; text-style: bold; }
     ChatTable > .chat-table--number { color: $foreground 90%; }
     ChatTable > .chat-table--quiet { color: $foreground 50%; }
     ChatTable > .chat-table--sum { color: $foreground; text-style: bold; }
@@ -59,9 +59,9 @@ class ChatTable(Lines, can_focus=True):
     ChatTable > .chat-table--hover { background: $foreground 10%; }
     ChatTable > .chat-table--idle { color: $foreground 50%; }
     ChatTable > .chat-table--waiting { color: $foreground 75%; }
-    ChatTable > .chat-table--reading { color: $warning; }
-    ChatTable > .chat-table--writing { color: $success; }
-    ChatTable > .chat-table--preempted { color: $error; }
+    ChatTable > .chat-table--reading { color: $text-warning; }
+    ChatTable > .chat-table--writing { color: $text-success; }
+    ChatTable > .chat-table--preempted { color: $text-error; }
     """
 
     class Lit(Message):
@@ -92,8 +92,10 @@ class ChatTable(Lines, can_focus=True):
         """Shows the chats of a view."""
         self._view = view
         self._rows = view.rows if view is not None else ()
-        if self._cursor not in {row.id for row in self._rows}:
-            self._cursor = view.in_view if view is not None else None
+        ids = [row.id for row in self._rows]
+        if self._cursor not in ids:
+            in_view = view.in_view if view is not None else None
+            self._cursor = in_view if in_view in ids else next(iter(ids), None)
         self.renew()
 
     @property

@@ -75,7 +75,8 @@ class EnginePanel(VerticalScroll):
         self.add_class("-loading")
         self._view: EngineView | None = None
         self._lit: str | None = None
-        self._pointed = range(0)
+        self._is_stale = False
+        self._picked = range(0)
         self._status = EngineStatus(id="engine-status")
         self._memory = Heading("Memory", id="engine-memory")
         self._map = BlockMap(map_colors=map_colors, id="engine-map")
@@ -129,9 +130,14 @@ class EnginePanel(VerticalScroll):
     def show(self, view: EngineView | None) -> None:
         """Shows the engine as it is now; None: there is none yet."""
         self._view = view
-        self.set_class(view is None, "-loading")
-        if view is None:
+        self._is_stale = not self.size  # hidden: nothing is made that nobody sees
+        if self._is_stale:
             return
+        self.set_class(view is None, "-loading")
+        if view is not None:
+            self._show_parts(view)
+
+    def _show_parts(self, view: EngineView) -> None:
         snapshot = view.snapshot
         self._status.show(view)
         self._memory.show(
@@ -178,14 +184,17 @@ class EnginePanel(VerticalScroll):
         message.stop()
         chats = [row.id for row in self._view.rows if _has(row.blocks | row.kept, message.blocks)] if self._view is not None else []
         if chats:
-            now = self._chats.cursor if self._lit is not None else None
-            self._chats.point_at(chats[(chats.index(now) + 1) % len(chats)] if now in chats else chats[0])
+            again = message.blocks == self._picked and self._chats.cursor in chats
+            self._picked = message.blocks
+            self._chats.point_at(chats[(chats.index(self._chats.cursor or "") + 1) % len(chats)] if again else chats[0])
 
     def on_resize(self, event: events.Resize) -> None:
         """Two columns where there is room; the map takes a part of the height."""
         wide = event.size.width >= _WIDE
         self.set_class(wide, "-wide")
-        self._map.max_lines = max(4, event.size.height // 2) if wide else min(12, max(4, event.size.height // 3))
+        self._map.max_lines = max(4, event.size.height // 2 - 4) if wide else min(12, max(4, event.size.height // 3))
+        if self._is_stale:
+            self.show(self._view)
 
 
 def _has(blocks: frozenset[int], some: range) -> bool:

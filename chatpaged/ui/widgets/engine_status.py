@@ -20,7 +20,7 @@ class EngineStatus(Lines):
     DEFAULT_CSS = """
     EngineStatus > .engine-status--number { color: $foreground; text-style: bold; }
     EngineStatus > .engine-status--text { color: $foreground 60%; }
-    EngineStatus > .engine-status--alarm { color: $error; text-style: bold; }
+    EngineStatus > .engine-status--alarm { color: $text-error; text-style: bold; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name

@@ -25,7 +25,7 @@ class MapLegend(Lines):
     DEFAULT_CSS = """
     MapLegend > .map-legend--number { color: $foreground; }
     MapLegend > .map-legend--text { color: $foreground 60%; }
-    MapLegend > .map-legend--chat { color: $accent; text-style: bold; }
+    MapLegend > .map-legend--chat { color: $text-accent; text-style: bold; }
     """
 
     def __init__(self, block_map: BlockMap, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
