@@ -386,7 +386,10 @@ def test_the_mouse_lights_up_and_opens_chats() -> None:
         await pilot.hover(ChatTable, offset=(6, 6))
         await pilot.pause()
         assert app.panel.query_one(ChatTable).cursor == "c1"
-        assert any("own" in line for line in part(app, "legend"))
+        assert lit(app).startswith("日本語")
+        await pilot.hover("#engine-batch")
+        await pilot.pause()
+        assert lit(app) == "Proof that √2 is irrational"
         await pilot.click(ChatTable, offset=(6, 8))
         await pilot.pause()
         assert app.selected == ["c3"]
