@@ -26,6 +26,7 @@ from chatpaged.engine_rows import ChatFacts, ChatRow, ChatRows
 
 STEP_PARTS = ("schedule", "operations", "prepare", "forward", "sample", "process")
 SERIES_STEPS = 60
+_REFRESH_SECONDS = 0.25
 
 
 class Cell(enum.IntEnum):
@@ -83,8 +84,8 @@ class EngineView:
         others: requests that belong to no chat, as one row; None when there are none.
         sums: what makes the columns add up.
         in_view: the chat that is looked at.
-        batch_series: sequences in each of the last steps, oldest first.
-        token_series: tokens in each of them.
+        batch_series: sequences in each of the last steps, oldest first; where steps are quicker than anybody looks, the largest of several.
+        token_series: tokens in them, likewise.
         time_split: each part of a step's share of the time of the last steps, 0 to 1; empty before the first step.
     """
 
@@ -108,14 +109,15 @@ class EngineView:
             in_view: id of the one that is looked at.
         """
         rows = ChatRows.of(snapshot, chats)
+        steps = _steps_to_show(snapshot.steps)
         return cls(
             snapshot=snapshot,
             rows=rows.chats,
             others=rows.others,
             sums=_sums(snapshot, rows),
             in_view=in_view,
-            batch_series=tuple(step.num_seqs for step in snapshot.steps[-SERIES_STEPS:]),
-            token_series=tuple(step.num_tokens for step in snapshot.steps[-SERIES_STEPS:]),
+            batch_series=fold([step.num_seqs for step in steps], SERIES_STEPS),
+            token_series=fold([step.num_tokens for step in steps], SERIES_STEPS),
             time_split=_time_split(snapshot.steps),
             _by_id={row.id: row for row in rows.chats},
         )
@@ -220,6 +222,20 @@ def _sums(snapshot: EngineSnapshot, rows: ChatRows) -> Sums:
         shared=snapshot.shared_blocks,
         cached=snapshot.cached_blocks,
     )
+
+
+def fold(series: Sequence[int], width: int) -> tuple[int, ...]:
+    """At most `width` numbers. What is too many is folded together, and the largest is kept: no peak is lost."""
+    if len(series) <= width or width < 1:
+        return tuple(series)
+    ends = [len(series) * (i + 1) // width for i in range(width)]
+    return tuple(max(series[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _steps_to_show(steps: Sequence[StepTiming]) -> Sequence[StepTiming]:
+    """The last steps; all there are, where more than that are done between two looks."""
+    last = steps[-SERIES_STEPS:]
+    return last if sum(step.total for step in last) >= _REFRESH_SECONDS else steps
 
 
 def _time_split(steps: Sequence[StepTiming]) -> dict[str, float]:

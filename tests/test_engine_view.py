@@ -119,6 +119,25 @@ def test_reading_tells_how_far_it_is_and_a_request_that_has_ended_is_idle() -> N
     assert view_of(engine, chat("a", "r")).rows[0].state is RowState.IDLE
 
 
+def test_a_long_prompt_beside_a_stream_is_seen_to_progress() -> None:
+    """Case C6."""
+    engine = engine_of(ScriptedExecutor([97], num_blocks=600, vocab_size=258))
+    engine.add_request("tell me a story", SamplingParams(max_tokens=2000, ignore_eos=True), request_id="a", interactive=True)
+    for _ in range(5):
+        engine.step()
+    engine.add_request(" a" * 2000, ENDLESS, request_id="b", interactive=True)
+    percents: list[int] = []
+    while not percents or percents[-1] < 100:
+        before = engine.snapshot().sequences[0].num_tokens
+        engine.step()
+        view = view_of(engine, chat("a", "a"), chat("b", "b"))
+        assert view.rows[0].state is RowState.WRITING
+        assert engine.snapshot().sequences[0].num_tokens == before + 1
+        percents.append(view.rows[1].percent)
+    assert percents == sorted(percents)
+    assert len(set(percents)) > 10
+
+
 def test_six_chats_with_room_for_two_add_up_at_every_step() -> None:
     """Case C16."""
     engine = engine_of(num_blocks=33, max_num_seqs=2)
@@ -156,6 +175,16 @@ def test_parts_of_a_step_and_series() -> None:
     assert view.token_series == tuple(range(40, 100))
     assert view.batch_series == (2,) * 60
     assert EngineView.of(engine_of().snapshot(), ()).time_split == {}
+
+
+def test_where_steps_are_quick_no_peak_between_two_looks_is_lost() -> None:
+    parts = dict.fromkeys(STEP_PARTS, 0.0001)
+    step = StepTiming(**parts, num_seqs=2, num_tokens=2, num_decode_tokens=2)
+    steps = [step] * 128
+    steps[10] = replace(step, num_tokens=256)
+    view = EngineView.of(replace(engine_of().snapshot(), steps=tuple(steps)), ())
+    assert len(view.token_series) == 60
+    assert sorted(view.token_series)[-2:] == [2, 256]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60))

@@ -58,6 +58,7 @@ def test_a_grid_has_a_place_for_each_block_and_each_place_few(num_blocks: int, w
     assert grid.columns * grid.cell_width <= max(width, grid.cell_width)
     assert (grid.lines - 1) * grid.columns * grid.blocks < num_blocks <= grid.lines * grid.columns * grid.blocks
     assert grid.blocks == 1 or num_blocks > width * max_lines
+    assert Grid.fit(num_blocks, width, max_lines, scaled_width=2).lines <= max_lines
     seen = [
         block
         for y in range(grid.lines)
@@ -107,7 +108,9 @@ def test_a_cell_for_several_blocks_shows_what_matters_most_and_how_full_they_are
         assert colors(app)[:4] == looks
         app.map.map_colors = "letters"
         await pilot.pause()
-        assert text(app) == [".uuCc" * 8]
+        assert app.map.grid.blocks == 16
+        # 1 of 16 full, 12, 8, 5, 16.
+        assert text(app) == ["u1C7c5u3C9" * 4]
 
     run(app, test)
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatpaged.ui.widgets.step_charts import apportion, bars, fold, scale
+from chatpaged.engine_view import fold
+from chatpaged.ui.widgets.step_charts import apportion, bars, scale
 
 
 @pytest.mark.parametrize(("series", "top"), [([], 4), ([0], 4), ([4], 4), ([5], 8), ([1, 64, 2], 64), ([65], 128)])

@@ -4,7 +4,7 @@
 wide     ■ ■ ◆ □ □ · · ·      two columns a block, where there is room
 narrow   ■■◆□□···             one column a block
 scaled   ▇▇▅▂▁··              a cell for several blocks: coloured by what matters most, as high as they are full
-letters  uuscc...             without colours
+letters  u u s c c . . .      without colours; scaled, with ninths: u9u9s4c1
 ```
 """
 
@@ -70,15 +70,23 @@ class Grid:
     blocks: int
 
     @classmethod
-    def fit(cls, num_blocks: int, width: int, max_lines: int) -> Grid:
-        """The roomiest grid that holds all blocks."""
+    def fit(cls, num_blocks: int, width: int, max_lines: int, *, scaled_width: int = 1) -> Grid:
+        """The roomiest grid that holds all blocks.
+
+        Args:
+            num_blocks: to be shown.
+            width: terminal columns.
+            max_lines: how high it may be.
+            scaled_width: terminal columns of a cell that stands for several blocks.
+        """
         width, max_lines = max(1, width), max(1, max_lines)
         for cell_width in (2, 1):
             columns = max(1, width // cell_width)
             if num_blocks <= columns * max_lines:
                 return cls(columns, -(-num_blocks // columns), cell_width, 1)
-        blocks = -(-num_blocks // (width * max_lines))
-        return cls(width, -(-num_blocks // (blocks * width)), 1, blocks)
+        columns = max(1, width // scaled_width)
+        blocks = -(-num_blocks // (columns * max_lines))
+        return cls(columns, -(-num_blocks // (blocks * columns)), scaled_width, blocks)
 
     def blocks_at(self, x: int, y: int, num_blocks: int) -> range:
         """The blocks of the cell at a place; none beside the cells."""
@@ -168,7 +176,10 @@ class BlockMap(Widget):
     @property
     def grid(self) -> Grid:
         """Where the cells are now."""
-        return Grid.fit(len(self._cells), self.size.width, self.max_lines)
+        return self._fit(self.size.width)
+
+    def _fit(self, width: int) -> Grid:
+        return Grid.fit(len(self._cells), width, self.max_lines, scaled_width=2 if self.uses_letters else 1)
 
     @property
     def uses_letters(self) -> bool:
@@ -195,7 +206,7 @@ class BlockMap(Widget):
         """Other colours, or none."""
         self.set_class(map_colors == "colorblind", "-colorblind")
         self._looks = {}
-        self.refresh()
+        self.refresh(layout=True)
 
     def notify_style_update(self) -> None:
         """Colours may be others now."""
@@ -204,7 +215,7 @@ class BlockMap(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - Textual's signature
         """As many lines as the blocks need."""
-        return Grid.fit(len(self._cells), width, self.max_lines).lines
+        return self._fit(width).lines
 
     def render_line(self, y: int) -> Strip:
         """One line of cells."""
@@ -228,7 +239,7 @@ class BlockMap(Widget):
         for run in _RUNS.finditer(bytes(map(max, groups))):
             cell = Cell(run.group(1)[0])
             end = start + len(run.group())
-            glyphs = (self.glyph(cell) if self.uses_letters else _bar(group) for group in groups[start:end])
+            glyphs = (self.glyph(cell) + _digit(group) if self.uses_letters else _bar(group) for group in groups[start:end])
             segments.append(Segment("".join(glyphs), self._look_of(cell)))
             start = end
         return segments
@@ -261,5 +272,13 @@ class BlockMap(Widget):
 
 def _bar(cells: bytes) -> str:
     """How full several blocks are: a bar of eighths, and a dot where all are free."""
-    filled = len(cells) - cells.count(Cell.FREE) - cells.count(Cell.NULL)
-    return _BARS[-(-8 * filled // len(cells))]
+    return _BARS[-(-8 * _filled(cells) // len(cells))]
+
+
+def _digit(cells: bytes) -> str:
+    """The same in ninths, without a bar."""
+    return str(-(-9 * _filled(cells) // len(cells)) or " ")
+
+
+def _filled(cells: bytes) -> int:
+    return len(cells) - cells.count(Cell.FREE) - cells.count(Cell.NULL)

@@ -93,7 +93,7 @@ class ChatTable(Lines, can_focus=True):
         self._view = view
         self._rows = view.rows if view is not None else ()
         ids = [row.id for row in self._rows]
-        if self._cursor not in ids:
+        if self._cursor not in ids or not self.has_focus:  # as long as nobody moves it, the cursor is where the user is
             in_view = view.in_view if view is not None else None
             self._cursor = in_view if in_view in ids else next(iter(ids), None)
         self.renew()

@@ -61,7 +61,8 @@ class MapLegend(Lines):
             yield from self._table([(Cell.LOWER, snapshot.tier_blocks, "in the lower tier")], width)
         blocks = self._map.grid.blocks
         if blocks > 1:
-            yield (Segment(f"1 cell = {blocks} blocks"[:width], self.look("map-legend--text")),)
+            more = "; 9: all of them full" if self._map.uses_letters else ""
+            yield (Segment(f"1 cell = {blocks} blocks{more}"[:width], self.look("map-legend--text")),)
         yield from self._chat_lines(self._view, width)
 
     def _chat_lines(self, view: EngineView, width: int) -> Iterable[Line]:

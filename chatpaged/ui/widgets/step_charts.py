@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 
-from chatpaged.engine_view import STEP_PARTS
+from chatpaged.engine_view import STEP_PARTS, fold
 from chatpaged.ui.short_texts import fitted, share, short_count
 from chatpaged.ui.widgets.lines import Line, Lines
 
@@ -72,14 +72,6 @@ class StepSeries(Lines):
 def scale(series: Sequence[int]) -> int:
     """The smallest power of two that is nowhere exceeded, and at least 4."""
     return 1 << max(2, (max(series, default=0) - 1).bit_length())
-
-
-def fold(series: Sequence[int], width: int) -> tuple[int, ...]:
-    """At most `width` numbers. What is too many is folded together, and the largest is kept: no peak is lost."""
-    if len(series) <= width or width < 1:
-        return tuple(series)
-    ends = [len(series) * (i + 1) // width for i in range(width)]
-    return tuple(max(series[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True))
 
 
 def bars(values: Sequence[int], top: int, line: int) -> str:
