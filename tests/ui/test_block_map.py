@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.color import Color
 from textual.pilot import Pilot
+from textual.theme import BUILTIN_THEMES
 
 from chatpaged.engine_view import Cell
 from chatpaged.ui.widgets.block_map import BlockMap, Grid
@@ -103,7 +105,8 @@ def test_a_cell_for_several_blocks_shows_what_matters_most_and_how_full_they_are
         await pilot.pause()
         assert app.map.grid.blocks == 8
         assert text(app) == ["·▁▄██" * 8]
-        looks = [app.map.look(cell).color for cell in (Cell.FREE, Cell.USED, Cell.CHAT_CACHED, Cell.CACHED)]
+        looks = [app.map.sample(cell)[1].color for cell in (Cell.FREE, Cell.USED, Cell.CHAT_CACHED, Cell.CACHED)]
+        assert len(set(looks)) == 4
         # Runs of one colour: free, used (two cells), the chat's, cached.
         assert colors(app)[:4] == looks
         app.map.map_colors = "letters"
@@ -149,6 +152,21 @@ def test_colours_follow_the_theme_or_are_told_apart_by_everybody() -> None:
     run(app, test)
 
 
+def test_in_every_theme_the_colours_of_blocks_in_use_are_told_apart() -> None:
+    app = MapApp()
+
+    async def test(pilot: Pilot[Any]) -> None:
+        for name in BUILTIN_THEMES:
+            app.theme = name
+            await pilot.pause()
+            looks = [app.map.look(cell).color for cell in (Cell.USED, Cell.SHARED, Cell.CHAT_USED)]
+            channels = [look.get_truecolor() for look in looks if look is not None]
+            for one, other in itertools.combinations(channels, 2):
+                assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 60, name
+
+    run(app, test)
+
+
 def test_pointing_at_a_chat_dims_the_others() -> None:
     app = MapApp()
 
@@ -161,6 +179,11 @@ def test_pointing_at_a_chat_dims_the_others() -> None:
         after = colors(app)
         changed = [old != new for old, new in zip(before, after, strict=True)]
         assert changed == [cell < Cell.CHAT_CACHED for cell in Cell]
+        app.theme = "ansi-dark"
+        await pilot.pause()
+        await pilot.pause()
+        dim = [bool(segment.style and segment.style.dim) for segment in app.map.render_line(0) if segment.text.strip()]
+        assert dim == [cell < Cell.CHAT_CACHED for cell in Cell]
 
     run(app, test)
 

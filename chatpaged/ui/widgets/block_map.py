@@ -28,6 +28,8 @@ from chatpaged.engine_view import Cell
 _RUNS = re.compile(rb"(.)\1*", re.DOTALL)
 _BARS = "·▁▂▃▄▅▆▇█"
 _DIMMED = 0.65
+_FADED = 0.5
+_OUTLINED = (Cell.CACHED, Cell.CHAT_CACHED)
 _CLASSES = {cell: f"block-map--{cell.name.lower().replace('_', '-')}" for cell in Cell}
 _SHAPES = {
     Cell.NULL: "x",
@@ -111,6 +113,11 @@ class BlockMap(Widget):
     BlockMap > .block-map--chat-cached { color: $accent; }
     BlockMap > .block-map--chat-used { color: $accent; text-style: bold; }
     BlockMap > .block-map--chat-shared { color: $accent; text-style: bold; }
+    /* Here accent and success are the same green. */
+    BlockMap:ansi > .block-map--cached { color: ansi_cyan; }
+    BlockMap:ansi > .block-map--chat-cached { color: ansi_yellow; }
+    BlockMap:ansi > .block-map--chat-used { color: ansi_yellow; }
+    BlockMap:ansi > .block-map--chat-shared { color: ansi_yellow; }
     /* Okabe and Ito's colours, which all kinds of colour vision tell apart. */
     BlockMap.-colorblind > .block-map--lower { color: #999999; }
     BlockMap.-colorblind > .block-map--cached { color: #56B4E9; }
@@ -144,7 +151,7 @@ class BlockMap(Widget):
         super().__init__(id=id)
         self._cells = b""
         self._is_lit = False
-        self._looks: dict[tuple[Cell, bool], Style] = {}
+        self._looks: dict[tuple[Cell, float], Style] = {}
         self._pointed = range(0)
         self.set_reactive(BlockMap.map_colors, map_colors)
         self.set_class(map_colors == "colorblind", "-colorblind")
@@ -186,19 +193,31 @@ class BlockMap(Widget):
         """Whether states are told apart without colours."""
         return self.map_colors == "letters" or self.app.no_color
 
-    def glyph(self, cell: Cell) -> str:
-        """The character of a block."""
-        return (_LETTERS if self.uses_letters else _SHAPES)[cell]
+    def sample(self, cell: Cell) -> tuple[str, Style]:
+        """How a state looks in the map, for a legend."""
+        if self.uses_letters:
+            return _LETTERS[cell], self.look(cell)
+        is_bar = self.grid.blocks > 1 and cell > Cell.FREE
+        return _BARS[-2] if is_bar else _SHAPES[cell], self._look_of(cell, is_bar=is_bar, lit=False)
 
-    def look(self, cell: Cell, *, dimmed: bool = False) -> Style:
-        """The style of a block."""
-        key = (cell, dimmed)
+    def look(self, cell: Cell, fade: float = 0.0) -> Style:
+        """The style of a block, faded into the background."""
+        key = (cell, fade)
         if key not in self._looks:
             styles = self.get_component_styles(_CLASSES[cell])
             background = self.background_colors[1]
             color = background + styles.color
-            self._looks[key] = Style(color=(color.blend(background, _DIMMED) if dimmed else color).rich_color) + styles.text_style
+            if color.ansi is not None or background.ansi is not None:  # the terminal's own colours cannot be mixed
+                self._looks[key] = Style(color=color.rich_color, dim=fade > 0) + styles.text_style
+            else:
+                self._looks[key] = Style(color=color.blend(background, fade).rich_color) + styles.text_style
         return self._looks[key]
+
+    def _look_of(self, cell: Cell, *, is_bar: bool, lit: bool) -> Style:
+        if lit and cell < Cell.CHAT_CACHED:
+            return self.look(cell, _DIMMED)
+        # A bar cannot be an outline.
+        return self.look(cell, _FADED if is_bar and cell in _OUTLINED and self.map_colors == "theme" else 0.0)
 
     # --- Textual -------------------------------------------------------------------------------------------------------
 
@@ -226,26 +245,25 @@ class BlockMap(Widget):
         return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.visual_style.rich_style)
 
     def _single(self, cells: bytes, cell_width: int) -> list[Segment]:
+        shapes = _LETTERS if self.uses_letters else _SHAPES
         segments = []
         for run in _RUNS.finditer(cells):
             cell = Cell(run.group(1)[0])
-            segments.append(Segment(self.glyph(cell).ljust(cell_width) * len(run.group()), self._look_of(cell)))
+            segments.append(Segment(shapes[cell].ljust(cell_width) * len(run.group()), self._look_of(cell, is_bar=False, lit=self._is_lit)))
         return segments
 
     def _scaled(self, cells: bytes, blocks: int) -> list[Segment]:
+        letters = self.uses_letters
         groups = [cells[start : start + blocks] for start in range(0, len(cells), blocks)]
         segments = []
         start = 0
         for run in _RUNS.finditer(bytes(map(max, groups))):
             cell = Cell(run.group(1)[0])
             end = start + len(run.group())
-            glyphs = (self.glyph(cell) + _digit(group) if self.uses_letters else _bar(group) for group in groups[start:end])
-            segments.append(Segment("".join(glyphs), self._look_of(cell)))
+            glyphs = (_LETTERS[cell] + _digit(group) if letters else _bar(group) for group in groups[start:end])
+            segments.append(Segment("".join(glyphs), self._look_of(cell, is_bar=not letters, lit=self._is_lit)))
             start = end
         return segments
-
-    def _look_of(self, cell: Cell) -> Style:
-        return self.look(cell, dimmed=self._is_lit and cell < Cell.CHAT_CACHED)
 
     # --- the mouse -----------------------------------------------------------------------------------------------------
 

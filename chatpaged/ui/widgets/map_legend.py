@@ -84,8 +84,9 @@ class MapLegend(Lines):
             )
 
     def _entry(self, cell: Cell, count: str, name: str) -> Line:
+        glyph, look = self._map.sample(cell)
         return (
-            Segment(self._map.glyph(cell) + " ", self._map.look(cell)),
+            Segment(glyph + " ", look),
             Segment(f"{count} ", self.look("map-legend--number")),
             Segment(name, self.look("map-legend--text")),
         )
