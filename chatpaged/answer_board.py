@@ -92,14 +92,19 @@ class Sharing:
         return f"prompt read once: {counted(self.prompt_tokens, 'token')} · {blocks} · saved {memory_size(self.saved_bytes)}"
 
 
-def sharing_of(sequences: Sequence[SequenceSnapshot], block_bytes: int) -> Sharing | None:
-    """What sequences of one request share; None where there is nothing to share."""
+def sharing_of(sequences: Sequence[SequenceSnapshot], block_bytes: int, ended: int = 0) -> Sharing | None:
+    """What answers to one prompt share; None where that cannot be seen.
+
+    Args:
+        sequences: those that are being written.
+        block_bytes: bytes of a block.
+        ended: how many have ended, which held what all others still hold.
+    """
     tables = [frozenset(sequence.blocks) for sequence in sequences if sequence.blocks]
     if len(tables) < 2:
         return None
-    common = frozenset.intersection(*tables)
-    saved = sum(map(len, tables)) - len(frozenset.union(*tables))
-    return Sharing(len(tables), sequences[0].num_prompt_tokens, len(common), saved * block_bytes)
+    answers, blocks = len(tables) + ended, len(frozenset.intersection(*tables))
+    return Sharing(answers, sequences[0].num_prompt_tokens, blocks, (answers - 1) * blocks * block_bytes)
 
 
 class AnswerBoard:
@@ -206,10 +211,9 @@ class AnswerBoard:
         for answer in self.answers:
             if answer.is_growing and answer.sample in sequences:
                 answer.speed = sequences[answer.sample].tokens_per_second
-        seen = sharing_of(list(sequences.values()), block_bytes)
-        # Answers that have ended hold nothing any more: the most that was shared is what is told.
-        if seen is not None and (self.sharing is None or seen.answers >= self.sharing.answers):
-            self.sharing = seen
+        seen = sharing_of(list(sequences.values()), block_bytes, len(running.completions))
+        if seen is not None:
+            self.sharing = seen  # and what was seen last stays
 
     # --- one answer ------------------------------------------------------------------------------------------------------
 

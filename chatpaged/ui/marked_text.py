@@ -1,4 +1,4 @@
-"""Text of somebody's with the words that are looked for marked in it."""
+"""Text of somebody's with the words that are looked for marked in it; the style of what matters less."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from textual.content import Content
 
 from chatpaged.shown_text import shown
 from chatpaged.text_matches import match_spans
+
+MUTED = "$foreground 65%"
+"""Style of what matters less. In a `Content`, `$text-muted` would be as bright as any text: there Textual ignores its share."""
 
 
 def marked(text: str, looked_for: str, style: str = "bold underline") -> Content:

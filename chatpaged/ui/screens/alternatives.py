@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual import on
@@ -9,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import HorizontalScroll
 from textual.content import Content
+from textual.events import Resize
 from textual.widgets import Static
 
 from chatpaged.answer_board import Answer, AnswerBoard
@@ -20,11 +22,13 @@ from chatpaged.workspace import Workspace
 from chatpaged.workspace_events import Notice, WorkspaceEvent
 
 _FRAME = 1 / 15
+_NARROWEST = 32
+"""Cells of a column where several stand side by side; what does not fit is scrolled to."""
 _LOOK = 0.4
 """Seconds between two looks at the engine."""
 
 
-class Columns(HorizontalScroll, can_focus=False):
+class Columns(HorizontalScroll, can_focus=False, inherit_bindings=False):
     """The answers."""
 
 
@@ -47,7 +51,8 @@ class AlternativesScreen(Dialog[str]):
         & Columns { height: 1fr; scrollbar-size-horizontal: 1; }
         & #shared { color: $text-muted; height: auto; max-height: 2; padding: 0 1; }
         &.-narrow #question { max-height: 1; margin-bottom: 0; text-wrap: nowrap; text-overflow: ellipsis; }
-        &.-narrow AnswerColumn { min-width: 100%; padding: 0; }
+        &.-narrow AnswerColumn { padding: 0; }
+        &.-narrow #shared { text-wrap: nowrap; text-overflow: ellipsis; }
     }
     """
 
@@ -84,8 +89,8 @@ class AlternativesScreen(Dialog[str]):
         self._unsubscribe = self._workspace.subscribe(self._hear)
         self.board.sync()  # short answers may have ended since it was made
         self.set_interval(_FRAME, self._refresh)
-        self.set_interval(_LOOK, self._look)
         await self._refresh()
+        self.run_worker(self._look(), exit_on_error=False)
 
     def on_unmount(self) -> None:
         """Nothing more is wanted."""
@@ -123,11 +128,13 @@ class AlternativesScreen(Dialog[str]):
             self.notify(shown(event.text), severity=event.severity, markup=False)
 
     async def _look(self) -> None:
-        """Asks the engine for speeds, and what is shared."""
-        facts = self._workspace.host.facts
-        if self.board.is_growing and facts is not None:
-            self.board.see(await self._workspace.host.snapshot(), facts.block_bytes)
-            self._stale = True
+        """Asks the engine for speeds, and what is shared, again and again; it answers between its steps, which may be long."""
+        while True:
+            facts = self._workspace.host.facts
+            if self.board.is_growing and facts is not None:
+                self.board.see(await self._workspace.host.snapshot(), facts.block_bytes)
+                self._stale = True
+            await asyncio.sleep(_LOOK)
 
     async def _refresh(self) -> None:
         """Shows what is new; many pieces of an answer are drawn at once."""
@@ -143,7 +150,7 @@ class AlternativesScreen(Dialog[str]):
         self._shared.update(self.board.summary())
         self.show_hints()
         if self._wanted is not None:
-            await self._take_wanted(self._wanted)
+            self._take_wanted(self._wanted)
 
     async def _set_columns(self, number: int) -> None:
         columns = self.columns
@@ -153,7 +160,20 @@ class AlternativesScreen(Dialog[str]):
             await column.remove()
         self.chosen = max(0, min(self.chosen, number - 1))
         if len(columns) != number and number:
+            self._set_widths()
             self._look_at(self.chosen)
+
+    def _set_widths(self) -> None:
+        """As wide as they can be side by side, but not too narrow to read."""
+        room, columns = self._columns.size.width, self.columns
+        width = max(_NARROWEST, room // max(1, len(columns))) if room >= 2 * _NARROWEST else room
+        for column in columns:
+            column.styles.width = width
+
+    def on_resize(self, event: Resize) -> None:
+        """More room, or less, for columns."""
+        super().on_resize(event)
+        self.call_after_refresh(self._set_widths)
 
     # --- choosing --------------------------------------------------------------------------------------------------------
 
@@ -162,7 +182,7 @@ class AlternativesScreen(Dialog[str]):
         if 0 <= place < len(columns):
             self.chosen, self._stale = place, True
             columns[place].focus()
-            columns[place].scroll_visible(animate=False)
+            self.call_after_refresh(columns[place].scroll_visible, animate=False)
 
     @on(AnswerColumn.Looked)
     def _looked(self, event: AnswerColumn.Looked) -> None:
@@ -205,7 +225,7 @@ class AlternativesScreen(Dialog[str]):
     def _answer(self, place: int) -> Answer | None:
         return self.board.answers[place] if place < len(self.board.answers) else None
 
-    async def _take_wanted(self, place: int) -> None:
+    def _take_wanted(self, place: int) -> None:
         """Goes on with an answer once it is whole. Others that are still being written end with what they have."""
         answer = self._answer(place)
         if answer is None or answer.is_growing:
@@ -214,5 +234,8 @@ class AlternativesScreen(Dialog[str]):
             self._workspace.stop(self._chat)
         elif answer.node_id is not None:
             self._wanted = None
-            await self._workspace.switch(self._chat, answer.node_id)
-            self.dismiss(answer.node_id)
+            self.run_worker(self._go_on(answer.node_id))
+
+    async def _go_on(self, node_id: str) -> None:
+        await self._workspace.switch(self._chat, node_id)
+        self.dismiss(node_id)

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from chatpaged.choices import Choice, fitting_choices
 from chatpaged.errors import ChatpagedError
 from chatpaged.shown_text import shown
-from chatpaged.ui.marked_text import marked
+from chatpaged.ui.marked_text import MUTED, marked
 from chatpaged.ui.screens.dialog import Hint
 from chatpaged.ui.screens.filter_dialog import FilterDialog
 
@@ -121,7 +121,7 @@ class ChooseScreen(FilterDialog[str]):
     def _line(self, choice: Choice, text: str) -> Content:
         mark = "● " if choice.id == self._current else "  "
         warning = ("  !", "$text-warning") if choice.warning else ""
-        return Content.assemble(mark, marked(" ".join(choice.label.split()), text), (f"  {shown(choice.note)}", "$text-muted"), warning)
+        return Content.assemble(mark, marked(" ".join(choice.label.split()), text), (f"  {shown(choice.note)}", MUTED), warning)
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
@@ -161,7 +161,7 @@ class ChooseScreen(FilterDialog[str]):
 def _details(choice: Choice) -> Content:
     width = max((len(name) for name, _ in choice.details), default=0)
     lines = [Content.styled(shown(choice.label), "bold"), Content("")]
-    lines += [Content.assemble((f"{name:<{width}}  ", "$text-muted"), shown(value)) for name, value in choice.details]
+    lines += [Content.assemble((f"{name:<{width}}  ", MUTED), shown(value)) for name, value in choice.details]
     if choice.warning:
         lines += [Content(""), Content.styled(f"! {shown(choice.warning)}", "$text-warning")]
     if choice.text:

@@ -47,9 +47,16 @@ class Dialog(ModalScreen[ResultT | None], Generic[ResultT]):
             border-subtitle-color: $text-muted;
         }
         &.-narrow > Frame { width: 100%; max-height: 100%; padding: 0 1; }
-        & Input { height: 3; border: tall $border-blurred; padding: 0 1; background: $background 40%; }
-        & Input:focus { border: tall $primary; }
-        &.-narrow Input, &.-narrow Input:focus { height: 1; border: none; }
+        & Input, & Input:focus { height: 1; border: none; padding: 0 1; background: $foreground 8%; }
+        & > Frame, & > Frame * {
+            scrollbar-color: $foreground 25%;
+            scrollbar-color-hover: $foreground 40%;
+            scrollbar-color-active: $primary;
+            scrollbar-background: $surface;
+            scrollbar-background-hover: $surface;
+            scrollbar-background-active: $surface;
+            scrollbar-corner-color: $surface;
+        }
         & .muted { color: $text-muted; }
         & .failed { color: $text-error; }
     }

@@ -16,7 +16,7 @@ from chatpaged.session_list import ListEntry, spoken_age
 from chatpaged.shown_text import shown
 from chatpaged.store import SearchHit
 from chatpaged.text_matches import has_words
-from chatpaged.ui.marked_text import marked
+from chatpaged.ui.marked_text import MUTED, marked
 from chatpaged.ui.screens.dialog import Hint
 from chatpaged.ui.screens.filter_dialog import FilterDialog
 
@@ -38,9 +38,7 @@ class FindScreen(FilterDialog[Found]):
         & > Frame { height: 90%; }
         &.-narrow > Frame { height: 100%; }
         & PickList { height: 1fr; }
-        & PickList > .option-list--option { padding: 0 1 1 1; }
-        &.-narrow PickList > .option-list--option { padding: 0; }
-    }
+            }
     """
 
     def __init__(self, search: Search, chats: Sequence[ListEntry] = (), text: str = "") -> None:
@@ -115,11 +113,11 @@ class FindScreen(FilterDialog[Found]):
 
 
 def _title_line(chat: ListEntry, text: str, now: float) -> Content:
-    about = f"{spoken_age(chat.updated, now)} · {counted(chat.num_messages, 'message')}"
-    return Content.assemble(marked(chat.title, text), "\n", (about, "$text-muted"))
+    title = marked(" ".join(chat.title.split()), text, "underline").stylize_before("bold")
+    return Content.assemble(title, "\n", (f"{spoken_age(chat.updated, now)} · {counted(chat.num_messages, 'message')}", MUTED))
 
 
 def _hit_line(hit: SearchHit, text: str, now: float) -> Content:
-    title = Content(shown(" ".join(hit.title.split())) or "New chat")
+    title = Content.styled(shown(" ".join(hit.title.split())) or "New chat", "bold")
     about = f"  {_ROLES.get(hit.role, hit.role)} · {spoken_age(hit.created, now)}"
-    return Content.assemble(title, (about, "$text-muted"), "\n", marked(hit.excerpt, text))
+    return Content.assemble(title, (about, MUTED), "\n", marked(hit.excerpt, text))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import ClassVar
 
 from textual import on
@@ -17,8 +18,8 @@ from chatpaged.shown_text import shown
 from chatpaged.ui.marked_text import marked
 from chatpaged.ui.screens.dialog import Dialog, Hint
 
-_MOST_KEYS = 24
-"""Cells for what is pressed; what is longer has its explanation below it."""
+_MOST_KEYS = 18
+"""Cells for what is pressed; what is longer takes several rows."""
 
 
 class HelpCard(Static):
@@ -53,18 +54,17 @@ class HelpCard(Static):
 
     def lines(self, width: int) -> Content:
         """The lines as they are shown."""
-        widest = max(len(_keys(line)) for line in self._group.lines)
-        keys = min(widest, _MOST_KEYS, max(8, width // 2))
+        pressed = [_keys(line) for line in self._group.lines]
+        longest = max(len(key) for keys in pressed for key in keys.split())
+        keys = max(longest, min(max(map(len, pressed)), _MOST_KEYS, width // 3))
         return Content("\n").join(part for line in self._group.lines for part in self._line(line, keys, width))
 
-    def _line(self, line: HelpLine, keys: int, width: int) -> list[Content]:
+    def _line(self, line: HelpLine, keys: int, width: int) -> Iterator[Content]:
         """What is pressed at the left, what it does at the right of it, in as many rows as it takes."""
-        pressed = Content.styled(shown(_keys(line)), "bold $text-primary")
-        texts = marked(line.text, self._looked_for).wrap(max(10, width - keys - 2)) if width else [Content(line.text)]
-        indented = [Content(" " * (keys + 2)) + text for text in texts]
-        if len(pressed) > keys:
-            return [pressed, *indented]
-        return [pressed.pad_right(keys + 2 - len(pressed)) + texts[0], *indented[1:]]
+        pressed = Content.styled(shown(_keys(line)), "bold $text-primary").wrap(keys)
+        texts = marked(line.text, self._looked_for).wrap(max(10, width - keys - 2))
+        for left, right in zip_longest(pressed, texts, fillvalue=Content()):
+            yield left.rstrip().truncate(keys + 2, pad=True) + right
 
 
 def _halves(groups: Sequence[HelpGroup]) -> tuple[Sequence[HelpGroup], Sequence[HelpGroup]]:

@@ -31,9 +31,9 @@ class TreeScreen(Dialog[str]):
     ]
     HINTS: ClassVar[tuple[Hint, ...]] = (
         ("Enter", "go there", "go"),
+        ("Esc", "close", "close"),
         ("b", "branch from here", "branch"),
         ("/", "filter", "filter"),
-        ("Esc", "close", "close"),
         ("↑↓", "move", ""),
     )
     DEFAULT_CSS = """
@@ -43,7 +43,7 @@ class TreeScreen(Dialog[str]):
         & Input { display: none; margin-bottom: 1; }
         & Input.-shown { display: block; }
         & #tree-summary { color: $text-muted; padding: 0 1; margin-top: 1; height: auto; }
-        &.-narrow #tree-summary { margin-top: 0; max-height: 2; }
+        &.-narrow #tree-summary { margin-top: 0; text-wrap: nowrap; text-overflow: ellipsis; }
     }
     """
 

@@ -16,6 +16,7 @@ from textual.widgets import Static
 
 from chatpaged.answer_board import Answer
 from chatpaged.shown_text import shown
+from chatpaged.ui.marked_text import MUTED
 
 
 class AnswerBody(Protocol):
@@ -46,7 +47,7 @@ class PlainBody(Static):
 
     def show_answer(self, answer: Answer) -> None:
         """Thinking, then the text."""
-        thinking = Content.styled(shown(answer.reasoning.strip()) + "\n\n", "$text-muted italic") if answer.reasoning.strip() else Content()
+        thinking = Content.styled(shown(answer.reasoning.strip()) + "\n\n", f"{MUTED} italic") if answer.reasoning.strip() else Content()
         self.update(thinking + Content(shown(answer.text)))
 
 
@@ -66,8 +67,6 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
     ]
     DEFAULT_CSS = """
     AnswerColumn {
-        width: 1fr;
-        min-width: 36;
         height: 1fr;
         padding: 0 1;
         border: round $foreground 25%;
@@ -76,7 +75,6 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
         scrollbar-size-vertical: 1;
         &.-chosen { border: heavy $primary; border-title-color: $text-primary; border-title-style: bold; }
         &.-growing { border-subtitle-color: $text-success; }
-        &.-narrow { min-width: 100%; padding: 0; }
     }
     """
 
@@ -110,10 +108,6 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
         """The text."""
         yield self._body.widget
 
-    def on_mount(self) -> None:
-        """Follows the end until somebody scrolls."""
-        self.anchor()
-
     def show(self, answer: Answer, *, chosen: bool, waits: bool) -> None:
         """Shows an answer as it is now.
 
@@ -129,7 +123,11 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
         drawn = (answer.text, answer.reasoning, answer.state.value)
         if drawn != self._drawn:
             self._drawn = drawn
+            # Whoever reads further up is left alone. Not `anchor`: that has short answers stand at the bottom.
+            follow = self.scroll_y >= self.max_scroll_y - 1
             self._body.show_answer(answer)
+            if follow and answer.is_growing:
+                self.scroll_end(animate=False)
 
     def on_focus(self, event: Focus) -> None:
         """Whoever has the focus is chosen."""

@@ -18,7 +18,7 @@ from textual.visual import Visual
 from chatpaged.branch_tree import TreeRow, known_tokens
 from chatpaged.session_list import age
 from chatpaged.shown_text import shown
-from chatpaged.ui.marked_text import marked
+from chatpaged.ui.marked_text import MUTED, marked
 
 _ROLES = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
 _MOST_GUIDES = 16
@@ -128,7 +128,7 @@ class BranchLines(ScrollView, can_focus=True):
         return strips[0].adjust_cell_length(width, style.rich_style)
 
     def _line(self, row: TreeRow, width: int, *, at_cursor: bool) -> Content:
-        muted = "" if at_cursor else "$text-muted"
+        muted = "" if at_cursor else MUTED
         guides = row.guides if len(row.guides) <= _MOST_GUIDES else f"…{row.guides[1 - _MOST_GUIDES :]}"
         mark = "◆" if row.is_leaf else "●" if row.in_view else "○"
         strong = "bold" if row.in_view else ""
