@@ -23,14 +23,14 @@ class AskTextScreen(Dialog[str]):
     AskTextScreen {
         & > Frame { max-width: 76; }
         & #about { color: $text-muted; margin-bottom: 1; height: auto; }
-        & TextArea { height: 10; max-height: 50vh; border: tall $border-blurred; }
-        & TextArea:focus { border: tall $primary; }
+        & TextArea, & TextArea:focus { height: 10; max-height: 50vh; border: none; padding: 0 1; background: $foreground 5%; }
         & #buttons { height: auto; align-horizontal: right; margin-top: 1; }
-        & Button { margin-left: 2; height: 1; min-width: 10; border: none; background: $foreground 10%; color: $foreground; }
-        & Button.-primary { background: $primary 40%; color: $text; }
-        & Button:focus { text-style: bold reverse; }
+        & Button { margin-left: 2; margin-right: 0; }
+        & #keep { background: $primary 40%; }
+        & #keep:focus { background: $primary; }
         &.-narrow #about { margin-bottom: 0; }
-        &.-narrow TextArea { height: 1fr; min-height: 3; border: none; }
+        &.-narrow TextArea { height: 1fr; min-height: 3; }
+        &.-narrow #buttons { margin-top: 0; }
     }
     """
 
@@ -60,11 +60,14 @@ class AskTextScreen(Dialog[str]):
             yield Input(self._text, placeholder=self._placeholder, id="text", select_on_focus=True)
         with Horizontal(id="buttons"):
             yield Button("Cancel", id="cancel")
-            yield Button("Keep", id="keep", variant="primary")
+            yield Button("Keep", id="keep")
 
     def on_mount(self) -> None:
         """The text is typed at once."""
-        self.query_one("#text").focus()
+        field = self.query_one("#text")
+        if isinstance(field, TextArea):
+            field.move_cursor(field.document.end)
+        field.focus()
 
     @property
     def hints(self) -> tuple[Hint, ...]:

@@ -35,7 +35,7 @@ class ChooseScreen(FilterDialog[str]):
         &.-narrow > Frame { height: 100%; }
         & #columns { height: 1fr; margin-top: 1; }
         & PickList { width: 1fr; height: 1fr; margin: 0; }
-        & #details { width: 1fr; height: 1fr; margin-left: 2; padding: 0 1; border-left: solid $foreground 20%; }
+        & #details { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; margin-left: 2; padding: 0 1; border-left: solid $foreground 20%; }
         &.-narrow #columns { layout: vertical; margin-top: 0; }
         &.-narrow #details { height: auto; max-height: 40%; margin-left: 0; border-left: none; }
     }
@@ -128,7 +128,7 @@ class ChooseScreen(FilterDialog[str]):
         event.stop()
         choice = (self._choices or {}).get(event.option_id or "")
         if choice is not None:
-            self._details.update(_details(choice))
+            self._details.update(_short_details(choice) if self.has_class("-narrow") else _details(choice))
             if self._preview is not None:
                 self._preview(choice.id)
 
@@ -156,6 +156,13 @@ class ChooseScreen(FilterDialog[str]):
         if self._preview is not None and self._current is not None:
             self._preview(self._current)
         super().action_close()
+
+
+def _short_details(choice: Choice) -> Content:
+    """What is known of one, where there is little room."""
+    warning = (f"! {shown(choice.warning)} ", "$text-warning") if choice.warning else ""
+    known = " · ".join(f"{name} {value}" for name, value in choice.details)
+    return Content.assemble(warning, (shown(known), MUTED), f" {shown(choice.text)}" if choice.text else "")
 
 
 def _details(choice: Choice) -> Content:

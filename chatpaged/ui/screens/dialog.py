@@ -57,6 +57,17 @@ class Dialog(ModalScreen[ResultT | None], Generic[ResultT]):
             scrollbar-background-active: $surface;
             scrollbar-corner-color: $surface;
         }
+        & Button {
+            height: 1;
+            min-width: 10;
+            margin-right: 2;
+            border: none !important;
+            background: $foreground 10%;
+            color: $foreground;
+            text-style: none;
+            &:hover { background: $foreground 20%; }
+            &:focus { background: $primary; color: $text; text-style: bold; }
+        }
         & .muted { color: $text-muted; }
         & .failed { color: $text-error; }
     }

@@ -33,10 +33,9 @@ class EngineDeadScreen(Dialog[WhatNow]):
         & #reason { height: auto; max-height: 12; margin-bottom: 1; }
         & #reassurance { height: auto; color: $text-muted; margin-bottom: 1; }
         & #buttons { height: auto; }
-        & Button { margin-right: 2; height: 1; border: none; background: $foreground 10%; color: $foreground; min-width: 12; }
-        & Button:focus { background: $primary; color: $text; text-style: bold; }
         &.-narrow #buttons { layout: vertical; }
-        &.-narrow #reason { max-height: 4; }
+        &.-narrow #reason { max-height: 3; }
+        &.-narrow #reassurance { margin-bottom: 0; }
     }
     """
 

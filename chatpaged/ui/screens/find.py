@@ -37,7 +37,7 @@ class FindScreen(FilterDialog[Found]):
     FindScreen {
         & > Frame { height: 90%; }
         &.-narrow > Frame { height: 100%; }
-        & PickList { height: 1fr; }
+        & PickList { height: 1fr; text-wrap: wrap; }
             }
     """
 

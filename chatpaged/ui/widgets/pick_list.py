@@ -18,6 +18,8 @@ class PickList(OptionList, can_focus=False):
         padding: 0;
         background: transparent;
         scrollbar-size-vertical: 1;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
         & > .option-list--option { padding: 0 1; }
         & > .option-list--option-highlighted { background: $primary; color: $text; text-style: none; }
         & > .option-list--option-hover { background: $foreground 8%; }
