@@ -27,8 +27,11 @@ from chatpaged.ui.widgets.message_list import MessageItem, MessageList
 
 TENTHS = 10
 _BEAT = 0.005
-_WORDS = ("the model reads tokens and keeps blocks of memory for every chat so that a **shared** beginning is `stored` once and *never* "
-          "copied until somebody writes into it while others still look at [it](https://example.org/x)").split(" ")  # fmt: skip
+_TEXT = (
+    "the model reads tokens and keeps blocks of memory for every chat so that a **shared** beginning is `stored` once and *never* "
+    "copied until somebody writes into it while others still look at [it](https://example.org/x)"
+)
+_WORDS = tuple(_TEXT.split())
 
 
 def _sentence(random_: random.Random, words: int) -> str:

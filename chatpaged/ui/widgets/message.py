@@ -56,7 +56,7 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         width: 1fr;
         margin: 1 1 0 1;
         padding: 0 1;
-        border-left: outer transparent;
+        border-left: blank;
     }
     MessageView.user, MessageView.tool {
         background: $foreground 4%;

@@ -246,12 +246,18 @@ class MessageList(Widget):
 
     async def action_go(self, step: int) -> None:
         """The message before or after the one that is chosen."""
-        focused = self.screen.focused
-        current = next((view for view in self.mounted if focused is not None and view in focused.ancestors_with_self), None)
-        index = self.window.index(current.node_id) if current is not None else None
+        index = self._chosen()
         target = len(self.window.entries) - 1 if index is None else index + step
         if 0 <= target < len(self.window.entries):
             await self._go_to(self.window.entries[target].item.node.id, focus=True)
+
+    def _chosen(self) -> int | None:
+        """The message that has the focus, or something in it."""
+        focused = self.screen.focused
+        if focused is None or self not in focused.ancestors:
+            return None
+        view = next((node for node in focused.ancestors_with_self if isinstance(node, MessageView)), None)
+        return self.window.index(view.node_id) if view is not None else None
 
     async def _go_to(self, node_id: str, *, focus: bool) -> None:
         async with self._busy:
@@ -388,18 +394,19 @@ class MessageList(Widget):
             return
         top = sum(heights) - self._rows if self.following else self._top_row(heights)
         first, last = wanted(heights, top, self._rows, self.window.first, self.window.last)
-        focused = self.screen.focused
-        for i in range(self.window.first, self.window.last):
-            view = self._views[self.window.entries[i].item.node.id]
-            if focused is not None and view in focused.ancestors_with_self and last > self.window.first and first < self.window.last:
-                first, last = min(first, i), max(last, i + 1)
+        chosen = self._chosen()
+        if chosen is not None and last > self.window.first and first < self.window.last:
+            first, last = min(first, chosen), max(last, chosen + 1)
         if (first, last) == (self.window.first, self.window.last):
             return
         if first >= self.window.last or last <= self.window.first:
             index, offset = message_at(heights, top)
             await self._set_window(first, last)
+            view = self._views[self.window.entries[index].item.node.id]
             if not self.following:
-                self._scroll.show_at_top(self._views[self.window.entries[index].item.node.id], offset)
+                self._scroll.show_at_top(view, offset)
+            if chosen is not None:
+                view.focus(scroll_visible=False)
         else:
             await self._set_window(max(first, self.window.first - _BATCH), min(last, self.window.last + _BATCH))
         self._wake.set()
@@ -413,17 +420,21 @@ class MessageList(Widget):
                 entry.measured = place.height + 1
 
     def _top_row(self, heights: Sequence[int]) -> int:
-        """The first row in view, counted in messages alone."""
-        place = self._scroll.place(self._above)
-        start = place.y if place is not None else 0
-        first = sum(heights[: self.window.first])
-        row = int(self._scroll.scroll_y) - start
-        # The space above was made from guesses that may have changed since.
-        return row if row < self._above.rows else row - self._above.rows + first
+        """The first row in view, counted in messages alone. What is held says so also before it was laid out."""
+        held, offset = self._scroll.held or (self._above, 0)
+        if isinstance(held, MessageView) and (index := self.window.index(held.node_id)) is not None:
+            return sum(heights[:index]) + offset
+        if held is self._below:
+            return sum(heights[: self.window.last]) + offset
+        return max(offset, 0) if held is self._above else 0
 
     async def _set_window(self, first: int, last: int) -> None:
         """Lays out these messages and no others."""
         window = self.window
+        chosen = self._chosen()
+        if chosen is not None and not first <= chosen < last:
+            # Textual would choose another widget itself, and scroll to it.
+            self.screen.set_focus(None)
         for i in range(window.first, window.last):
             if not first <= i < last:
                 view = self._views.pop(window.entries[i].item.node.id, None)

@@ -18,11 +18,12 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 
-class MessageScroll(VerticalScroll, can_focus=False):
+class MessageScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
     """Scrolls messages.
 
     Attributes:
         following: the end is in view, and stays there when something is added.
+        held: a child at the top of the view, which stays there otherwise, and how many of its rows are above the view.
     """
 
     DEFAULT_CSS = """
@@ -61,7 +62,7 @@ class MessageScroll(VerticalScroll, can_focus=False):
         self._places: Mapping[Widget, Region] = {}
         self._bottom = 0
         self._room = 0
-        self._held: tuple[Widget, int] | None = None
+        self.held: tuple[Widget, int] | None = None
 
     # --- in the layout --------------------------------------------------------------------------------------------------
 
@@ -78,8 +79,8 @@ class MessageScroll(VerticalScroll, can_focus=False):
         self._room = size.height
         end = max(self._bottom - size.height, 0)
         position = end if self.following else int(self.scroll_y)
-        if not self.following and self._held is not None and self._held[0] in self._places:
-            position = self._places[self._held[0]].y + self._held[1]
+        if not self.following and self.held is not None and self.held[0] in self._places:
+            position = self._places[self.held[0]].y + self.held[1]
         position = min(max(position, 0), end)
         if position != self.scroll_y or (position != self.scroll_target_y and self.following):
             self.set_reactive(Widget.scroll_y, float(position))
@@ -110,12 +111,10 @@ class MessageScroll(VerticalScroll, can_focus=False):
             offset: how many of its rows are above the view.
         """
         if widget is not None:
-            self._held = (widget, offset)
+            self.held = (widget, offset)
             return
         top = int(self.scroll_y)
-        self._held = next(
-            ((child, top - region.y) for child, region in self._places.items() if region.bottom > top and region.height), None
-        )
+        self.held = next(((child, top - region.y) for child, region in self._places.items() if region.bottom > top and region.height), None)
 
     def show_at_top(self, widget: Widget, offset: int = 0) -> None:
         """Scrolls a child to the top of the view.
@@ -125,7 +124,7 @@ class MessageScroll(VerticalScroll, can_focus=False):
             offset: how many of its rows are to be above the view.
         """
         self.following = False
-        self._held = (widget, offset)
+        self.held = (widget, offset)
         self.refresh(layout=True)
 
     def place(self, widget: Widget) -> Region | None:
@@ -135,7 +134,7 @@ class MessageScroll(VerticalScroll, can_focus=False):
     def follow(self) -> None:
         """Goes to the end and stays there."""
         self.following = True
-        self._held = None
+        self.held = None
         self.refresh(layout=True)
         self.post_message(self.Moved())
 
