@@ -71,7 +71,8 @@ class MessageHeader(Widget):
         if left.cell_length + self._time().cell_length <= room:
             left += self._time()
         left = left.truncate(max(room, 1), ellipsis=True) + versions
-        return left + " " * (width - left.cell_length - right.cell_length) + right
+        row = left + " " * (width - left.cell_length - right.cell_length) + right
+        return row.truncate(max(width, 1))
 
     def _who(self) -> Content:
         node = self._item.node
