@@ -34,7 +34,7 @@ def hello(name: str) -> str:
 > of two lines
 
 Done.'''
-CREATED = 1_700_000_000.0
+CREATED = 1_699_963_200.0  # noon, so that it is the same day in most places
 
 
 def message(name: str, role: str, content: str, *, position: int = 1, siblings: int = 1, **fields: Any) -> MessageItem:

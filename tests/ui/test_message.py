@@ -11,6 +11,7 @@ import pytest
 from textual.geometry import Offset
 from textual.pilot import Pilot
 
+from benchmarks.streaming import tokens
 from chatpaged.conversation import NodeState
 from chatpaged.markdown_pieces import PieceStream
 from chatpaged.ui.widgets.code_block import CodeBlock
@@ -416,7 +417,6 @@ def test_a_grown_answer_looks_like_one_that_was_shown_at_once(step: int) -> None
         await colours(app, pilot)
         whole = view_rows(app)
         await app.messages.show([])
-        view = MarkdownView(growing=True)
         await app.messages.begin(message("a", "assistant", ""))
         view = app.messages.mounted[0]
         for i in range(0, len(text), step):
@@ -438,7 +438,6 @@ async def colours(app: ConversationApp, pilot: Pilot[None]) -> None:
 @pytest.mark.parametrize("kind", ["paragraphs", "paragraph", "code", "list", "table"])
 def test_drawing_a_token_costs_the_same_at_the_end_as_at_the_beginning(kind: str) -> None:
     """Work is counted, not time: characters that are parsed and made into lines, and widgets."""
-    from benchmarks.streaming import tokens
 
     async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
         await app.messages.begin(message("a", "assistant", ""))

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.style import Style
 
 from chatpaged.shown_text import shown
+from chatpaged.ui.background import beside
 from chatpaged.ui.widgets.flow import Flow
 from chatpaged.ui.widgets.flow_lines import TAB, FlowLine, Row, tabbed_line
 
@@ -79,6 +80,7 @@ class CodeBlock(Flow, can_focus=True):
         self.code = ""
         self.language = language
         self._coloured = ""
+        self._colouring = False
         self._growing = growing
         self._write(code)
 
@@ -123,13 +125,21 @@ class CodeBlock(Flow, can_focus=True):
             return
         if self._growing and len(code) < len(self._coloured) * 5 // 4:
             return
-        self._coloured = code
-        self.run_worker(self._colour_soon(code, self.language), exclusive=True, group="colour")
+        if not self._colouring:
+            self._colouring = True
+            self._coloured = code
+            beside(self, "colour", self._colour_soon, code, self.language)
 
     async def _colour_soon(self, code: str, language: str) -> None:
-        lines = await asyncio.to_thread(coloured_lines, code, language)
-        if not self.code.startswith(code) or language != self.language:
-            return
+        try:
+            lines = await asyncio.to_thread(coloured_lines, code, language)
+        finally:
+            self._colouring = False
+        if self.code.startswith(code) and language == self.language:
+            self._put_on(code, lines)
+        self._colour()  # it may have grown since
+
+    def _put_on(self, code: str, lines: list[FlowLine]) -> None:
         whole = code == self.code
         rest = [] if whole else [_code_line(line) for line in shown(self.code[len(code) :]).split("\n")]
         # After a line's end the code has one line more, which is the first one of the rest.

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from chatpaged.markdown_pieces import Piece, PieceStream, exact_pieces, normal_lines, parser, split_pieces
+from chatpaged.ui.background import beside
 from chatpaged.ui.widgets.code_block import CodeBlock
 from chatpaged.ui.widgets.flow import Flow, OneLayout
 from chatpaged.ui.widgets.markdown_lines import CodeSegment, Segment, TextSegment, render_piece
@@ -79,6 +80,7 @@ class MarkdownView(OneLayout, Vertical):
         self._stream: PieceStream | None = PieceStream() if growing else None
         self._parser = parser()
         self._lock = asyncio.Lock()
+        self.display = bool(text)
 
     def compose(self) -> ComposeResult:
         """What it was made with; a long text follows in parts."""
@@ -97,7 +99,7 @@ class MarkdownView(OneLayout, Vertical):
             text, self._text = self._text, ""
             await self.grow(text)
         elif len(self._text) > _AT_ONCE:
-            self.run_worker(self._show_in_parts(self._text))
+            beside(self, "parts", self._show_in_parts, self._text)
 
     @property
     def codes(self) -> list[CodeBlock]:
@@ -187,6 +189,7 @@ class MarkdownView(OneLayout, Vertical):
             await self._remove_from(slot, i)
             widget = _new_widget(segment, growing=growing)
             slot.widgets.append(widget)
+            self.display = True
             self._set_gap(slot, i, segment)
             after = self._widget_before(index, i)
             await (self.mount(widget, after=after) if after is not None else self.mount(widget, before=0 if self.children else None))

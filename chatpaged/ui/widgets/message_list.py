@@ -14,6 +14,7 @@ from textual.events import Click, Resize
 from textual.widget import Widget
 from textual.widgets import Static
 
+from chatpaged.ui.background import beside
 from chatpaged.ui.widgets.folded import SystemPrompt
 from chatpaged.ui.widgets.message import MessageView
 from chatpaged.ui.widgets.message_item import MessageAction, MessageItem
@@ -37,10 +38,9 @@ class NewMarker(Static):
     DEFAULT_CSS = """
     NewMarker {
         layer: above;
-        dock: bottom;
         width: auto;
         height: 1;
-        margin: 0 0 0 2;
+        margin: 0 3 0 0;
         padding: 0 1;
         background: $primary;
         color: $text;
@@ -82,6 +82,7 @@ class MessageList(Widget):
     DEFAULT_CSS = """
     MessageList {
         layers: below above;
+        align: right bottom;
         height: 1fr;
         width: 1fr;
     }
@@ -119,7 +120,7 @@ class MessageList(Widget):
 
     def on_mount(self) -> None:
         """Begins to look after what grows."""
-        self.run_worker(self._pump(), group="pump")
+        beside(self, "pump", self._pump)
 
     # --- what is shown --------------------------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class MessageList(Widget):
             node_id: the message.
             focus: choose it as well.
         """
-        self.run_worker(self._go_to(node_id, focus=focus), group="go", exclusive=True)
+        beside(self, "go", self._go_to, node_id, focus=focus)
 
     def focus_last(self) -> None:
         """Chooses the last message."""
@@ -235,7 +236,7 @@ class MessageList(Widget):
 
     def scroll_to_beginning(self) -> None:
         """Goes to the very first message."""
-        self.run_worker(self._go_home(), group="go", exclusive=True)
+        beside(self, "go", self._go_home)
 
     def scroll_page(self, direction: int) -> None:
         """A page up (-1) or down (1)."""

@@ -1,0 +1,28 @@
+"""Work that goes on beside what a widget does, and ends with the widget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, ParamSpec
+
+from textual.dom import DOMNode
+from textual.worker import WorkType
+
+P = ParamSpec("P")
+
+
+def beside(node: DOMNode, group: str, work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Runs a coroutine as one of Textual's workers.
+
+    The function is handed over, not the coroutine: one that never starts, as the widget is gone already, is then never made.
+
+    Args:
+        node: whose work it is.
+        group: the kind of work.
+        work: what to run.
+        args: its arguments.
+        kwargs: likewise.
+    """
+    called: WorkType[None] = partial(work, *args, **kwargs)
+    node.run_worker(called, group=group)
