@@ -20,6 +20,8 @@ from chatpaged.ui.widgets.markdown_lines import CodeSegment, Segment, TextSegmen
 
 _AT_ONCE = 8000
 """Characters that may be laid out while the application waits."""
+_PART = 10
+"""Pieces of a long text that are laid out at a time."""
 
 
 class TextFlow(Flow):
@@ -86,12 +88,7 @@ class MarkdownView(OneLayout, Vertical):
         """What it was made with; a long text follows in parts."""
         if self._stream is None and len(self._text) <= _AT_ONCE:
             for piece in split_pieces(self._text):
-                slot = _Slot(piece)
-                self._slots.append(slot)
-                for i, segment in enumerate(render_piece(self._parser, piece)):
-                    slot.widgets.append(_new_widget(segment, growing=False))
-                    self._set_gap(slot, i, segment)
-                yield from slot.widgets
+                yield from self._add_slot(piece, render_piece(self._parser, piece))
 
     async def on_mount(self) -> None:
         """Begins to show what was too long to be shown at once."""
@@ -148,12 +145,24 @@ class MarkdownView(OneLayout, Vertical):
                 block.update_code(block.code, block.language, growing=False)
 
     async def _show_in_parts(self, text: str) -> None:
+        """Shows a long text some widgets at a time, with looks at the keyboard between."""
         async with self._lock:
-            for piece in await asyncio.to_thread(split_pieces, text):
-                slot = _Slot(piece)
-                self._slots.append(slot)
-                await self._fit(len(self._slots) - 1, await asyncio.to_thread(_drawn, piece), growing=False)
+            drawn = await asyncio.to_thread(_all_drawn, text)
+            for i in range(0, len(drawn), _PART):
+                widgets: list[Widget] = []
+                for piece, segments in drawn[i : i + _PART]:
+                    widgets += self._add_slot(piece, segments)
+                with self.app.batch_update():
+                    await self.mount_all(widgets)
                 await asyncio.sleep(0)
+
+    def _add_slot(self, piece: Piece, segments: Sequence[Segment]) -> list[Widget]:
+        slot = _Slot(piece)
+        self._slots.append(slot)
+        for i, segment in enumerate(segments):
+            slot.widgets.append(_new_widget(segment, growing=False))
+            self._set_gap(slot, i, segment)
+        return slot.widgets
 
     async def _exchange(self, pieces: Sequence[Piece], drawn: dict[int, list[Segment]]) -> None:
         """Puts pieces in the place of the old ones; what stays the same stays."""
@@ -233,8 +242,9 @@ def _new_widget(segment: Segment, *, growing: bool) -> Widget:
     return TextFlow(segment.lines)
 
 
-def _drawn(piece: Piece) -> list[Segment]:
-    return render_piece(parser(), piece)
+def _all_drawn(text: str) -> list[tuple[Piece, list[Segment]]]:
+    parsing = parser()
+    return [(piece, render_piece(parsing, piece)) for piece in split_pieces(text)]
 
 
 def _exactly(text: str, old: Sequence[Piece]) -> tuple[list[Piece], dict[int, list[Segment]]]:

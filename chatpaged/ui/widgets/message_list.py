@@ -27,7 +27,9 @@ FRAME = 1 / 15
 """Seconds between updates of what grows: more often the eye does not see, and the engine needs the processor."""
 _SHARE = 4
 """An update is followed by a rest of that many times its own time."""
-_BATCH = 6
+_HIGHEST = 4000
+"""Rows of the space for messages that are not laid out."""
+_BATCH = 2
 """Messages that are laid out between two looks at the keyboard."""
 
 
@@ -67,9 +69,14 @@ class _Space(Static):
     rows = 0
 
     def set_rows(self, rows: int) -> None:
+        """Stands for so many rows. Textual's cost of placing a widget grows with its height, so a very high one is drawn in."""
         if rows != self.rows:
             self.rows = rows
-            self.styles.height = rows
+            self.styles.height = min(rows, _HIGHEST)
+
+    def row(self, offset: int) -> int:
+        """The row that a place in it stands for."""
+        return offset if self.rows <= _HIGHEST else offset * self.rows // _HIGHEST
 
 
 class MessageList(Widget):
@@ -426,8 +433,8 @@ class MessageList(Widget):
         if isinstance(held, MessageView) and (index := self.window.index(held.node_id)) is not None:
             return sum(heights[:index]) + offset
         if held is self._below:
-            return sum(heights[: self.window.last]) + offset
-        return max(offset, 0) if held is self._above else 0
+            return sum(heights[: self.window.last]) + self._below.row(offset)
+        return self._above.row(max(offset, 0)) if held is self._above else 0
 
     async def _set_window(self, first: int, last: int) -> None:
         """Lays out these messages and no others."""

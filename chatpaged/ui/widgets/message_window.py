@@ -34,13 +34,21 @@ class Entry:
     growing: bool = False
     text: str = ""
     reasoning: str = ""
+    _guessed: tuple[int, int] | None = None
 
     def height(self, width: int) -> int:
         """Its rows, or a guess."""
         if self.measured is not None:
             return self.measured
-        text = self.text if self.growing else self.item.node.content
-        return _FRAME + text.count("\n") + len(text) // max(width - 6, 10)
+        if self.growing:
+            return _guess(self.text, width)
+        if self._guessed is None or self._guessed[0] != width:
+            self._guessed = (width, _guess(self.item.node.content, width))
+        return self._guessed[1]
+
+
+def _guess(text: str, width: int) -> int:
+    return _FRAME + text.count("\n") + len(text) // max(width - 6, 10)
 
 
 @dataclass
