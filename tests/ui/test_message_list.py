@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -236,10 +237,11 @@ def test_resizing_while_an_answer_grows_neither_fails_nor_stops_following() -> N
     async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
         await streaming(app, pilot)
         for i in range(50):
-            app.messages.feed(
-                "answer",
-                f"streamed {i} 日本語 👩‍👩‍👧 é **bold** `code`\n\n```python\nx = {i}\n```\n\n| a | b |\n|---|---|\n| {i} | y |\n\n",
-            )
+            if i % 3 == 0:
+                app.messages.feed(
+                    "answer",
+                    f"streamed {i} 日本語 👩‍👩‍👧 é **bold** `code`\n\n```python\nx = {i}\n```\n\n| a | b |\n|---|---|\n| {i} | y |\n\n",
+                )
             await pilot.resize_terminal(*(300, 100) if i % 20 == 7 else sizes[i % len(sizes)])
             await pilot.pause()
             assert app.messages.following
@@ -265,6 +267,44 @@ def test_resizing_keeps_what_is_read_in_view() -> None:
             await pilot.pause()
             await calm(app, pilot)
             assert "start 20 " in screen_text(app)
+
+    run(body)
+
+
+def test_resizing_keeps_the_place_within_a_long_message() -> None:
+    async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
+        await app.messages.show([message("a", "assistant", " ".join(f"word{i}" for i in range(4000)))])
+        await calm(app, pilot)
+        scroll(app).scroll_to(y=scroll(app).max_scroll_y // 2, animate=False)
+        await calm(app, pilot)
+        assert not app.messages.following
+        for size in ((40, 12), (120, 30), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            await calm(app, pilot)
+            words = [int(number) for number in re.findall(r"word(\d+)", screen_text(app))]
+            assert min(words) < 2300
+            assert max(words) > 1800
+
+    run(body)
+
+
+def test_an_answer_that_is_there_can_go_on() -> None:
+    async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
+        cut = message("a", "assistant", "It was **cut**", finish_reason="length")
+        await app.messages.show([*dialogue(2), cut])
+        app.messages.focus_last()
+        await until(pilot, partial(has_focus, app, "a"))
+        assert "length limit reached" in screen_text(app)
+        await app.messages.begin(cut)
+        assert [item.node.id for item in app.messages.items] == ["m0", "m1", "a"]
+        app.messages.feed("a", " off **here**")
+        await until(pilot, partial(shows, app, "It was cut off here"))
+        assert "length limit reached" not in screen_text(app)
+        assert has_focus(app, "a")
+        await app.messages.finish(message("a", "assistant", "It was **cut** off **here**.", finish_reason="stop"))
+        await until(pilot, partial(shows, app, "It was cut off here."))
+        assert screen_text(app).count("It was") == 1
 
     run(body)
 

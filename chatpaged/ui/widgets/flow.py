@@ -95,7 +95,7 @@ class Flow(OneLayout):
         width, style = self.size.width, self.visual_style
         if width != self._width:
             self.get_content_height(self.size, self.size, width)
-        situation = (style, self.text_selection, self.app.theme, self.screen.is_attached)
+        situation = (style, self.text_selection, self.app.theme)
         if situation != self._rendered_for:
             self._rendered_for = situation
             self._strips.clear()

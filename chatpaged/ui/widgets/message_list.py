@@ -175,8 +175,30 @@ class MessageList(Widget):
         await self._add(Entry(item))
 
     async def begin(self, item: MessageItem) -> None:
-        """An answer that will grow."""
-        await self._add(Entry(item, growing=True, text=item.node.content, reasoning=item.node.reasoning))
+        """An answer that will grow; also one that is shown already and goes on."""
+        entry = Entry(item, growing=True, text=item.node.content, reasoning=item.node.reasoning)
+        index = self.window.index(item.node.id)
+        if index is None:
+            await self._add(entry)
+            return
+        async with self._busy:
+            self.window.entries[index] = entry
+            self._fed.pop(item.node.id, None)
+            old = self._views.get(item.node.id)
+            if old is not None:
+                await self._replace(old, MessageView(item, growing=True))
+
+    async def _replace(self, old: MessageView, new: MessageView) -> None:
+        """Puts a view of a message in the place of another view of it."""
+        had_focus = old.has_focus
+        if self._scroll.held is not None and self._scroll.held[0] is old:
+            self._scroll.hold(new, self._scroll.held[1])
+        with self.app.batch_update():
+            await self._scroll.mount(new, after=old)
+            self._views[new.node_id] = new
+            if had_focus:
+                new.focus(scroll_visible=False)
+            await old.remove()
 
     def feed(self, node_id: str, text: str, reasoning: str = "") -> None:
         """More of a growing answer; it is shown within a frame or two."""

@@ -62,6 +62,7 @@ class MessageScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
         self._places: Mapping[Widget, Region] = {}
         self._bottom = 0
         self._room = 0
+        self._columns = 0
         self.held: tuple[Widget, int] | None = None
 
     # --- in the layout --------------------------------------------------------------------------------------------------
@@ -74,13 +75,19 @@ class MessageScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
         return result
 
     def _settle(self, result: DockArrangeResult, size: Size) -> None:
+        before = self._places
         self._places = {placement.widget: placement.region for placement in result.placements}
         self._bottom = result.total_region.bottom
         self._room = size.height
         end = max(self._bottom - size.height, 0)
         position = end if self.following else int(self.scroll_y)
         if not self.following and self.held is not None and self.held[0] in self._places:
-            position = self._places[self.held[0]].y + self.held[1]
+            place = self._places[self.held[0]]
+            if size.width != self._columns and self.held[1] > 0 and self.held[0] in before:
+                # Other breaks of lines: what was read is about as far down in its message as it was.
+                self.held = (self.held[0], self.held[1] * place.height // max(before[self.held[0]].height, 1))
+            position = place.y + self.held[1]
+        self._columns = size.width
         position = min(max(position, 0), end)
         if position != self.scroll_y or (position != self.scroll_target_y and self.following):
             self.set_reactive(Widget.scroll_y, float(position))
