@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from chatpaged.demo import demo_engine, demo_model
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.llm_engine import LLMEngine
-from chatpaged.local_model import LocalModel
-from chatpaged.model_files import resolve_model
 from chatpaged.session_model import SessionModel
+
+if TYPE_CHECKING:  # loaded by the engine's thread, when the window is there
+    from chatpaged.engine.llm_engine import LLMEngine
+    from chatpaged.local_model import LocalModel
 
 Tell = Callable[[str], None]
 
@@ -58,6 +58,9 @@ class ModelBackend:
 
     def open(self, tell: Tell) -> tuple[SessionModel, Mapping[str, Any]]:
         """Finds the model, fetches it if need be, and reads its text side."""
+        from chatpaged.local_model import LocalModel  # noqa: PLC0415 - not before the window is there
+        from chatpaged.model_files import resolve_model  # noqa: PLC0415 - likewise
+
         tell(f"looking for {self.name}")
         directory = resolve_model(self.model, tell, show=tell, trust_remote_code=self.config.trust_remote_code)
         self._local = LocalModel.read(directory)
@@ -86,9 +89,13 @@ class DemoBackend:
 
     def open(self, tell: Tell) -> tuple[SessionModel, Mapping[str, Any]]:
         """Makes the tokenizer."""
+        from chatpaged.demo import demo_model  # noqa: PLC0415 - likewise
+
         tell("preparing the demo")
         return demo_model(), {}
 
     def load(self, tell: Tell) -> LLMEngine:
         """Makes the engine."""
+        from chatpaged.demo import demo_engine  # noqa: PLC0415 - likewise
+
         return demo_engine(self._config, progress=tell)

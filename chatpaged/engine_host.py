@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chatpaged.backends import Backend
 from chatpaged.engine.async_engine import AsyncEngine
 from chatpaged.engine.engine_state import EngineFacts
 from chatpaged.engine.limits import check_prompt_fits
-from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.errors import ChatpagedError, EngineDeadError
 from chatpaged.messages import RenderedPrompt
 from chatpaged.session_model import SessionModel
+
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.llm_engine import LLMEngine
 
 _CLOSE_SECONDS = 3.0
 """How long a step, or loading, may take to come to its end."""
@@ -44,12 +47,13 @@ class EngineHost:
         defaults: what the model's makers recommend for sampling; empty until the model is opened.
     """
 
-    def __init__(self, backend: Backend, on_change: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, on_change: Callable[[], None], *, hold: bool = False) -> None:
         """Prepares the first engine.
 
         Args:
             backend: the model.
             on_change: hears of other states.
+            hold: whether loading waits for `begin`.
         """
         self.backend = backend
         self.state = HostState.LOADING
@@ -57,6 +61,9 @@ class EngineHost:
         self.error: Exception | None = None
         self.defaults: Mapping[str, Any] = {}
         self._on_change = on_change
+        self._may_begin = threading.Event()
+        if not hold:
+            self._may_begin.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.facts: EngineFacts | None = None
         self.start()
@@ -69,6 +76,7 @@ class EngineHost:
         backend = self.backend
 
         def make(progress: Callable[[str], None]) -> LLMEngine:
+            self._may_begin.wait()
             model, defaults = backend.open(progress)
             _post(loop, self._know, opened, model, defaults)
             return backend.load(progress)
@@ -90,6 +98,10 @@ class EngineHost:
     def name(self) -> str:
         """What to call the model."""
         return self.model.name if self.model is not None else self.backend.name
+
+    def begin(self) -> None:
+        """Lets it load, if it was held: importing takes the interpreter's time from whoever builds a window."""
+        self._may_begin.set()
 
     async def wait_model(self) -> SessionModel:
         """The text side of the model; waits for it.
@@ -132,6 +144,7 @@ class EngineHost:
     async def close(self) -> None:
         """Ends the engine after its current step."""
         self.state = HostState.CLOSED
+        self._may_begin.set()
         await self.engine.close(_CLOSE_SECONDS)
         for task in self._tasks:
             task.cancel()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from chatpaged.chat import Chat
 from chatpaged.engine.block_manager import PrefixKeys
-from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.engine_host import EngineHost, HostState
 from chatpaged.engine_rows import ChatFacts
 from chatpaged.engine_view import EngineView
 from chatpaged.errors import EngineDeadError
 from chatpaged.history import Turn
+
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.llm_engine import LLMEngine
 
 
 class EngineWatch:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from chatpaged.chat_template import ChatTemplate
 from chatpaged.messages import ChatMessage, RenderedPrompt, ReplySpan
+
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.chat_template import ChatTemplate
 
 
 class Reason(enum.Enum):

@@ -17,9 +17,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from chatpaged.conversation import Conversation, Node, new_message_id
-from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, StoreError
@@ -29,6 +29,9 @@ from chatpaged.session_model import SessionModel, SessionOptions
 from chatpaged.session_reply import Reply, Reread
 from chatpaged.session_store import SessionStore
 from chatpaged.session_stream import stream_reply
+
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.llm_engine import LLMEngine
 
 __all__ = ["ChatSession", "ContextUse", "Draft", "Reply", "Reread", "SessionModel", "SessionOptions"]
 

@@ -6,9 +6,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from chatpaged.chat_template import ChatTemplate
-from chatpaged.engine.tokenizer import Tokenizer
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.chat_template import ChatTemplate
+    from chatpaged.engine.tokenizer import Tokenizer
+
 
 _PROBE = (
     "The quick brown fox: 0123456789 àéîöß Ελλ Жы 漢字 かな 한글 🙂\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
-from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import RequestOutput
 from chatpaged.errors import StoreError
 from chatpaged.session_reply import Reply
+
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.llm_engine import LLMEngine
 
 
 def stream_reply(llm: LLMEngine, reply: Reply) -> Generator[RequestOutput, None, None]:

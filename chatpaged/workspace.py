@@ -61,6 +61,7 @@ class Workspace:
         system: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         options: SessionOptions | None = None,
+        hold: bool = False,
     ) -> None:
         """Begins to load the engine.
 
@@ -70,6 +71,7 @@ class Workspace:
             system: the system prompt of new chats.
             sampling: values that hold for all chats without their own.
             options: what holds for every prompt.
+            hold: whether loading waits for `host.begin`.
         """
         self.chats: dict[str, Chat] = {}
         self.store = store
@@ -80,7 +82,7 @@ class Workspace:
         self._in_view: tuple[str, ...] = ()
         self._numbers = 0
         self.shelf = ChatShelf(self.chats, store, self._emit)
-        self.host = EngineHost(backend, lambda: self._emit(EngineChanged()))
+        self.host = EngineHost(backend, lambda: self._emit(EngineChanged()), hold=hold)
         self._watch = EngineWatch(self.host)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:

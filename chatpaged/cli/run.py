@@ -17,6 +17,7 @@ from chatpaged.cli.sampling_options import given_sampling, sampling_options
 from chatpaged.cli.setting_options import SettingsCommand, preset_option, setting_option, settings_of, working_directory
 from chatpaged.cli.signals import leaving_at_once, statuses
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError
 from chatpaged.setting_groups import AppSettings
@@ -123,10 +124,11 @@ def _backends(config: EngineConfig, *, demo: bool) -> Callable[[str | None], Bac
 
 def _run(chosen: _Chosen, **parts: Any) -> int:
     """Runs the application. Returns its exit status."""
-    from chatpaged.prompt_history import PromptHistory, history_file
-    from chatpaged.store_background import BackgroundStore
-    from chatpaged.ui.app import AppParts, ChatpagedApp
-    from chatpaged.ui.log_capture import capture_output
+    with collector_paused():  # the window should be there at once
+        from chatpaged.prompt_history import PromptHistory, history_file
+        from chatpaged.store_background import BackgroundStore
+        from chatpaged.ui.app import AppParts, ChatpagedApp
+        from chatpaged.ui.log_capture import capture_output
 
     session = chosen.find()
     with ExitStack() as stack:

@@ -17,20 +17,22 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from chatpaged.engine.engine_state import EngineFacts, EngineState
-from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.output_slot import OutputSlot
 from chatpaged.engine.outputs import RequestOutput
-from chatpaged.engine.prompts import Prompt
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.errors import ChatpagedError, EngineDeadError
 
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.llm_engine import LLMEngine
+    from chatpaged.engine.prompts import Prompt
+
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-Command = Callable[[LLMEngine], object]
+Command: TypeAlias = "Callable[[LLMEngine], object]"
 Progress = Callable[[str], None]
 """Is told, in a few words, what is being done."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from chatpaged.engine.llm_engine import LLMEngine
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.llm_engine import LLMEngine
 
 
 class EngineState(enum.Enum):

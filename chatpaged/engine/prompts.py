@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
-from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.messages import ChatMessage, RenderedPrompt
+
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.chat_template import ChatTemplate
+    from chatpaged.engine.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[ChatMessage] | RenderedPrompt
 """Plain text, token ids, a conversation that the chat template turns into ids, or what has been turned into ids already."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from chatpaged.engine.tokenizer import Tokenizer
+if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
+    from chatpaged.engine.tokenizer import Tokenizer
+
 
 # Markers that are more than one bracketed word, each with what must occur in the template for them to be in use, and what a
 # reply without thinking begins with.

@@ -25,6 +25,7 @@ from chatpaged.shown_text import shown
 from chatpaged.slash_commands import COMMANDS
 from chatpaged.store_background import BackgroundStore
 from chatpaged.ui.clipboard import copied_note, copy_text
+from chatpaged.ui.collector import calm_collector
 from chatpaged.ui.log_capture import OutputCapture
 from chatpaged.ui.log_lines import LogLines
 from chatpaged.ui.screens.engine import EngineScreen
@@ -159,15 +160,23 @@ class ChatpagedApp(App[None]):
         if parts.log is not None:
             parts.log.take_prints()
         self._handle_signals()
-        self.workspace = Workspace(parts.backend, parts.store, system=parts.system, sampling=parts.sampling, options=parts.options)
+        self.workspace = Workspace(
+            parts.backend, parts.store, system=parts.system, sampling=parts.sampling, options=parts.options, hold=True
+        )
         screen = MainScreen(self.workspace, self._make_prompt, parts.settings)
         self.push_screen(screen)
+        self.call_after_refresh(self._first_frame)
         if parts.session is not None:
             self.call_after_refresh(self.run_worker, screen.open_chat(parts.session), group="open")
         elif parts.preset is not None:
             self.call_after_refresh(screen.actions.new_from_preset, parts.preset)
         if parts.settings.theme != self.theme:
             self.say(f"there is no theme {parts.settings.theme!r}; /theme shows all", severity="warning")
+
+    def _first_frame(self) -> None:
+        """The window is there."""
+        self.workspace.host.begin()
+        calm_collector()
 
     def _handle_signals(self) -> None:
         """A request to end is heard by the loop, so that the terminal is left as it was and everything is kept."""

@@ -112,6 +112,11 @@ class MainScreen(Screen[None]):
         self._is_looking = False
         self._unsubscribe: Callable[[], None] | None = None
 
+    def on_compose(self) -> None:
+        """Its size decides how it looks; said before there is anything in it, it costs nothing."""
+        for size, breakpoints in zip(self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
+            self.add_class(max((least, name) for least, name in breakpoints if size >= least)[1])
+
     def compose(self) -> ComposeResult:
         """Three columns between two lines."""
         yield TitleBar()
