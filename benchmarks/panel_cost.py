@@ -166,7 +166,7 @@ async def run(factory: Callable[[], LLMEngine], *, num_chats: int, num_resting: 
     rng = random.Random(0)
     beginning = [rng.randrange(100, 200) for _ in range(length // 8)]
     prompts = [beginning + [rng.randrange(100, 200) for _ in range(length - len(beginning))] for _ in range(num_chats + num_resting)]
-    async with AsyncEngine(factory) as engine:
+    async with AsyncEngine(lambda _: factory()) as engine:
         return await measure(engine, prompts[:num_chats], prompts[num_chats:], options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,7 +68,7 @@ def test_only_what_branches_off_is_indented_and_by_one_step(tree: tuple[list[int
 @given(TREES)
 def test_lines_that_connect_are_drawn_down_to_what_they_connect(tree: tuple[list[int], int | None]) -> None:
     rows = tree_rows(conversation_of(*tree))
-    for above, row in zip(rows, rows[1:], strict=False):
+    for above, row in pairwise(rows):
         # A line in a column goes on below until the message stands there that the branches lead beside.
         for column in range(0, len(above.guides), 2):
             assert len(row.guides) <= column or row.guides[column] in "│├"

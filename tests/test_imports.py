@@ -63,7 +63,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"session_stream"}),
     frozenset({"session", "session_formats", "settings", "presets", "model_files", "model_list", "model_removal"}),
     frozenset({"local_model"}),
-    frozenset({"documents", "slash_commands", "prompt_draft", "pasted_text"}),
+    frozenset({"documents", "key_names", "slash_commands", "prompt_draft", "pasted_text"}),
     frozenset({"prompt_history", "prompt_chips", "attachments", "prompt_completion", "external_editor"}),
     frozenset({"workspace_events", "backends"}),
     frozenset({"branch_tree", "choices", "key_help"}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def test_all_words_have_to_occur() -> None:
 def test_places_are_in_order_apart_and_hold_the_words(text: str, looked_for: str) -> None:
     spans = match_spans(text, looked_for)
     assert all(begin < end for begin, end in spans)
-    assert all(one[1] < other[0] for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one[1] < other[0] for one, other in pairwise(spans))
     inside = "\n".join(text[begin:end] for begin, end in spans).casefold()
     for word in looked_for.casefold().split():
         assert (word in text.casefold()) == (word in inside)

@@ -182,7 +182,7 @@ def test_six_chats_with_room_for_two_add_up_on_the_screen_at_every_refresh() -> 
     executor = Paced([97], num_blocks=65, vocab_size=258)
 
     async def test(pilot: Pilot[Any]) -> None:
-        async with AsyncEngine(lambda: engine_of(executor, max_num_seqs=2)) as engine:
+        async with AsyncEngine(lambda _: engine_of(executor, max_num_seqs=2)) as engine:
             params = SamplingParams(max_tokens=60, ignore_eos=True)
 
             async def chat(i: int) -> None:

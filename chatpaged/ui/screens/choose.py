@@ -35,7 +35,7 @@ class ChooseScreen(FilterDialog[str]):
         &.-narrow > Frame { height: 100%; }
         & #columns { height: 1fr; margin-top: 1; }
         & PickList { width: 1fr; height: 1fr; margin: 0; }
-        & #details { width: 1fr; height: 1fr; scrollbar-size-vertical: 1; margin-left: 2; padding: 0 1; border-left: solid $foreground 20%; }
+        & #details { width: 1fr; height: 1fr; margin-left: 2; padding: 0 1; border-left: solid $foreground 20%; }
         &.-narrow #columns { layout: vertical; margin-top: 0; }
         &.-narrow #details { height: auto; max-height: 40%; margin-left: 0; border-left: none; }
     }
