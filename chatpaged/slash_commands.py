@@ -72,7 +72,7 @@ COMMANDS = (
     SlashCommand("regenerate", "", "Answer the last prompt again, as a sibling.", ("retry",)),
     SlashCommand("continue", "", "Go on with the last answer.", ("go",)),
     SlashCommand("edit", "", "Change the last prompt; the old one stays as a branch."),
-    SlashCommand("branch", "", "Begin another chat from here; the shared part is stored once.", ("fork",)),
+    SlashCommand("branch", "", "Say something else in place of your last message; what is there stays as a branch.", ("fork",)),
     SlashCommand("tree", "", "Show the branches."),
     SlashCommand("find", "[TEXT]", "Find a chat or a message.", ("search",)),
     SlashCommand("rename", "NAME", "Give this chat a name.", ("title",)),

@@ -223,7 +223,7 @@ class ChatpagedApp(App[None]):
 
     # --- screens ---------------------------------------------------------------------------------------------------------
 
-    def get_system_commands(self, screen: Screen[object]) -> list[SystemCommand]:
+    def get_system_commands(self, screen: Screen[Any]) -> list[SystemCommand]:
         """What the command palette offers: every key's action, and Textual's own."""
         commands = [
             SystemCommand(binding.description, f"key: {self.get_key_display(binding)}", self._runner(active.node, binding.action))

@@ -30,7 +30,7 @@ class EngineScreen(Screen[str | None]):
     def compose(self) -> ComposeResult:
         """The panel and the keys."""
         yield self._panel
-        yield Footer()
+        yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Chats can be walked through at once."""

@@ -36,7 +36,7 @@ from chatpaged.ui.requests import (
 from chatpaged.ui.slash_actions import SlashActions
 from chatpaged.ui.surfaces import AppSurface
 from chatpaged.ui.widgets.chat_pane import ChatPane
-from chatpaged.ui.widgets.engine_panel import EnginePanel
+from chatpaged.ui.widgets.engine_panel import WITHOUT, EnginePanel
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.sidebar import Sidebar
 from chatpaged.ui.widgets.title_bar import TitleBar
@@ -55,6 +55,7 @@ from chatpaged.workspace_events import (
 
 _REFRESH_SECONDS = 0.5
 _MOST_PANES = 4
+_NO_ENGINE = "There is no engine.\nCtrl+O takes another model; every chat is kept."
 
 
 class MainScreen(Screen[None]):
@@ -78,6 +79,10 @@ class MainScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="stop"),
         Binding("ctrl+n", "new_chat", "New", id="new_chat", priority=True),
+        # What a newcomer needs most comes first: a narrow window shows no more.
+        Binding("ctrl+q", "app.quit", "Quit", id="quit", priority=True),
+        Binding("ctrl+p", "app.command_palette", "Commands", id="palette", priority=True),
+        Binding("f1", "app.show_keys", "Help", id="help", priority=True),
         Binding("ctrl+f", "find", "Find", id="find", priority=True),
         Binding("ctrl+t", "tree", "Branches", id="tree", priority=True),
         Binding("ctrl+up,f7", "messages", "Messages", id="messages", priority=True),
@@ -276,7 +281,7 @@ class MainScreen(Screen[None]):
                 pane.count_soon()
         else:
             self.view = None
-            self.query_one(EnginePanel).show(None)
+            self.query_one(EnginePanel).show(None, WITHOUT if host.state is HostState.LOADING else _NO_ENGINE)
         if host.state in (HostState.DEAD, HostState.FAILED):
             self.actions.tell_dead()
 
@@ -421,7 +426,8 @@ class MainScreen(Screen[None]):
         del parameters
         if action == "stop" and self.is_mounted and self.query(ChatPane):
             pane = self.active
-            return pane.chat.is_busy or pane.editing is not None or not pane.prompt.has_focus_within
+            lies_over = self.has_class("-sidebar-open") or self.has_class("-engine-open")
+            return pane.chat.is_busy or pane.editing is not None or lies_over or not pane.prompt.has_focus_within
         return True
 
     def action_stop(self) -> None:
@@ -489,8 +495,10 @@ class MainScreen(Screen[None]):
 
     def action_toggle_sidebar(self) -> None:
         """Shows or hides the list of chats; over the chat where there is no room beside it."""
-        self._toggle("-narrow", "-sidebar-open", "-no-sidebar")
-        if self.query_one(Sidebar).is_on_screen:
+        narrow = self.has_class("-narrow")
+        self.toggle_class("-sidebar-open" if narrow else "-no-sidebar")
+        self.remove_class("-engine-open")
+        if self.has_class("-sidebar-open") if narrow else not self.has_class("-no-sidebar"):
             self.call_after_refresh(self.query_one(Sidebar).options.focus)
         else:
             self.active.prompt.focus_input()
@@ -499,9 +507,8 @@ class MainScreen(Screen[None]):
         """Shows or hides the engine panel, likewise."""
         wide = self.has_class("-wide")
         self.toggle_class("-no-engine" if wide else "-engine-open")
-
-    def _toggle(self, narrow: str, opened: str, hidden: str) -> None:
-        self.toggle_class(opened if self.has_class(narrow) else hidden)
+        self.remove_class("-sidebar-open")
+        self.refresh_bindings()
 
     def action_engine_screen(self) -> None:
         """Shows the engine on the whole screen."""

@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.events import Resize
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Static
@@ -287,6 +288,10 @@ class ChatPane(Vertical):
     def _edited(self, event: Prompt.Edited) -> None:
         event.stop()
         self.count_soon()
+
+    def on_resize(self, event: Resize) -> None:
+        """What does not fit below the prompt is left out."""
+        self.query_one(ContextMeter).set_room(event.size.width)
 
     def on_click(self) -> None:
         """Whoever clicks anywhere in it means this chat."""

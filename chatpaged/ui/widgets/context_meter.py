@@ -7,6 +7,7 @@ from textual.widgets import Static
 
 AMBER, RED = 0.80, 0.95
 _BAR = 10
+_ROOM_FOR_BAR = 44
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -23,6 +24,11 @@ class ContextMeter(Static):
     }
     """
 
+    def __init__(self) -> None:
+        super().__init__("")
+        self._figures: tuple[int | None, int | None, int] = (None, None, 0)
+        self._room = 0
+
     def show(self, used: int | None, limit: int | None, *, left_out: int = 0) -> None:
         """Shows figures.
 
@@ -34,12 +40,21 @@ class ContextMeter(Static):
         share = used / limit if used is not None and limit else 0.0
         self.set_class(AMBER <= share < RED, "-amber")
         self.set_class(share >= RED, "-red")
-        self.update(Content(meter_text(used, limit, left_out)))
+        self._figures = used, limit, left_out
+        self._draw()
         outside = f"; {left_out} oldest messages are not sent any more" if left_out else ""
         self.tooltip = f"Tokens in the model's window, and how many it holds{outside}"
 
+    def set_room(self, columns: int) -> None:
+        """There may be room for the bar, or not."""
+        self._room = columns
+        self._draw()
 
-def meter_text(used: int | None, limit: int | None, left_out: int = 0) -> str:
+    def _draw(self) -> None:
+        self.update(Content(meter_text(*self._figures, bar=self._room >= _ROOM_FOR_BAR)))
+
+
+def meter_text(used: int | None, limit: int | None, left_out: int = 0, *, bar: bool = True) -> str:
     """The figures as text; empty while nothing is known."""
     if used is None:
         return ""
@@ -47,7 +62,8 @@ def meter_text(used: int | None, limit: int | None, left_out: int = 0) -> str:
     if not limit:
         return f"{used:,} tokens{outside}"
     share = used / limit
-    return f"{_bar(min(1.0, share))} {used:,} / {limit:,} ({share:.0%})".replace("%)", " %)") + outside
+    drawn = f"{_bar(min(1.0, share))} " if bar else ""
+    return f"{drawn}{used:,} / {limit:,} ({share:.0%})".replace("%)", " %)") + outside
 
 
 def _bar(share: float) -> str:

@@ -19,6 +19,7 @@ from chatpaged.ui.widgets.figures import Figure, Figures, Heading
 from chatpaged.ui.widgets.map_legend import MapLegend
 from chatpaged.ui.widgets.step_charts import StepSeries, TimeSplit
 
+WITHOUT = "The engine is loading its model.\nThe map of its memory will be here."
 _WIDE = 96
 _STEPS_FOR_TIME = 16
 _NAMED = 6
@@ -77,6 +78,7 @@ class EnginePanel(VerticalScroll):
         self._lit: str | None = None
         self._is_stale = False
         self._picked = range(0)
+        self._loading = Static(Content(WITHOUT), id="engine-loading", markup=False)
         self._status = EngineStatus(id="engine-status")
         self._memory = Heading("Memory", id="engine-memory")
         self._map = BlockMap(map_colors=map_colors, id="engine-map")
@@ -90,7 +92,7 @@ class EnginePanel(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         """All parts."""
-        yield Static("The engine is loading its model.\nThe map of its memory will be here.", id="engine-loading", markup=False)
+        yield self._loading
         yield self._status
         with Vertical(id="engine-columns"):
             with Vertical(id="engine-left"):
@@ -127,9 +129,16 @@ class EnginePanel(VerticalScroll):
 
     # --- what is shown -------------------------------------------------------------------------------------------------
 
-    def show(self, view: EngineView | None) -> None:
-        """Shows the engine as it is now; None: there is none yet."""
+    def show(self, view: EngineView | None, without: str = WITHOUT) -> None:
+        """Shows the engine as it is now; None: there is none yet.
+
+        Args:
+            view: the engine.
+            without: what is said while there is none.
+        """
         self._view = view
+        if view is None:
+            self._loading.update(Content(without))
         self._is_stale = not self.size  # hidden: nothing is made that nobody sees
         if self._is_stale:
             return

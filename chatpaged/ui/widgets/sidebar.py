@@ -86,6 +86,7 @@ class Sidebar(Vertical):
         & Input { margin: 1 1 0 1; height: 1; border: none; padding: 0 1; background: $panel; }
         & Input:focus { background: $panel-lighten-1; border: none; }
         & ChatOptions { height: 1fr; margin: 1 0 0 0; padding: 0; border: none; background: transparent; }
+        & ChatOptions:focus { border: none; }
         & ChatOptions > .option-list--option { padding: 0 1; }
         & ChatOptions > .option-list--option-highlighted { background: $foreground 8%; color: $text; }
         & ChatOptions:focus > .option-list--option-highlighted { background: $primary; color: $text; }
@@ -153,7 +154,7 @@ class Sidebar(Vertical):
         pin = "pinned · " if entry.pinned else ""
         note = entry.note(now)
         unread = " · unread" if entry.unread else ""
-        return first + Content.styled(f"\n  {pin}{note}{unread}".rstrip(" ·"), "$text-muted")
+        return first + Content.styled(f"\n  {pin}{note}{unread}".rstrip(" ·"), "$foreground 60%")
 
     # --- what is done with it --------------------------------------------------------------------------------------------
 

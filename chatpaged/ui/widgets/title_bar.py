@@ -20,6 +20,9 @@ _MARKS = {
 }
 
 
+_SAYS = {HostState.FAILED: "could not be loaded", HostState.DEAD: "has stopped"}
+
+
 class _Model(Static):
     """The model's name; a click changes the model."""
 
@@ -59,6 +62,6 @@ class TitleBar(Horizontal):
     def show_engine(self, name: str, state: HostState, status: str) -> None:
         """Names the model and says what the engine is doing."""
         mark, style = _MARKS[state]
-        says = status if state is HostState.LOADING else "" if state is HostState.READY else state.value
+        says = status if state is HostState.LOADING else _SAYS.get(state, "")
         text = shown(says if name in says else f"{name} {says}".strip())
         self.query_one("#model-name", Static).update(Content.assemble((f"{mark} ", style), " ".join(text.split())))

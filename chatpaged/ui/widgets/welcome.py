@@ -30,6 +30,7 @@ class Welcome(VerticalScroll):
         & #welcome-hint { color: $text-muted; margin-bottom: 1; }
         & #welcome-model { color: $text; margin-bottom: 1; }
         & OptionList { height: auto; max-height: 12; border: none; background: transparent; padding: 0; scrollbar-size-vertical: 1; }
+        & OptionList:focus { border: none; }
         & OptionList > .option-list--option-highlighted { background: $foreground 8%; color: $text; }
         & OptionList:focus > .option-list--option-highlighted { background: $primary; color: $text; }
     }
