@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-_YOUNG, _MIDDLE, _OLD = 3_000, 20, 50
+_YOUNG, _MIDDLE, _OLD = 3_000, 20, 500
 
 
 def calm_collector() -> None:

@@ -35,14 +35,14 @@ class _Head(FlowLine):
         """One row."""
         return 1
 
-    def rows(self, width: int) -> list[Row]:
+    def row(self, width: int, index: int) -> Row:
         """The row."""
         left = Content.styled(self.language or "text", "$foreground 70%")
         if self.count > 1:
             left += Content.styled(f" · {self.count:,} lines", "$foreground 40%")
         right = Content.styled("copy", Style.from_meta({"@click": ("copy_code", ())})).stylize_before("$text-accent")
         space = max(width - left.cell_length - right.cell_length, 1)
-        return [Row(Content(), (left + " " * space + right).truncate(width), 0, is_first=True)]
+        return Row(Content(), (left + " " * space + right).truncate(width), 0, index == 0)
 
 
 class CodeBlock(Flow, can_focus=True):

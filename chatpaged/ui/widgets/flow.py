@@ -14,6 +14,9 @@ from textual.widget import Widget
 
 from chatpaged.ui.widgets.flow_lines import FlowLine, Row
 
+_KEPT_ROWS = 256
+"""Rendered rows that a widget keeps; Textual keeps finished ones as well."""
+
 
 class OneLayout(Widget):
     """A widget whose growth takes one layout.
@@ -100,7 +103,7 @@ class Flow(OneLayout):
             self._rendered_for = situation
             self._strips.clear()
         if y not in self._strips:
-            self._render_around(y, width, style)
+            self._render_row(y, width, style)
         return self._strips.get(y) or Strip.blank(width, style.rich_style)
 
     def notify_style_update(self) -> None:
@@ -108,15 +111,15 @@ class Flow(OneLayout):
         self._strips.clear()
         super().notify_style_update()
 
-    def _render_around(self, y: int, width: int, style: Style) -> None:
+    def _render_row(self, y: int, width: int, style: Style) -> None:
         index = bisect_right(self._starts, y) - 1
         if not 0 <= index < len(self.lines):
             return
-        line = self.lines[index]
-        if len(self._strips) > 2000:
+        if len(self._strips) > _KEPT_ROWS:
             self._strips.clear()
-        for i, row in enumerate(line.rows(width)):
-            self._strips[self._starts[index] + i] = self._strip(line, row, index, style).adjust_cell_length(width, style.rich_style)
+        line = self.lines[index]
+        row = line.row(width, y - self._starts[index])
+        self._strips[y] = self._strip(line, row, index, style).adjust_cell_length(width, style.rich_style)
 
     def _strip(self, line: FlowLine, row: Row, y: int, style: Style) -> Strip:
         lead, text = row.lead, row.text

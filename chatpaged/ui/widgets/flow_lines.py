@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
+_RULE_STYLE = "$foreground 25%"
 _NARROWEST = 4
 """Columns a text keeps even where its indentation leaves none."""
 
@@ -63,6 +64,7 @@ class FlowLine:
         self.hang = hang if hang is not None else Content(" " * self.lead.cell_length)
         self.copied_lead = self.lead.plain if copied_lead is None else copied_lead
         self.copied = copied
+        self._cut_at: tuple[int, list[int]] | None = None
 
     def is_same(self, other: FlowLine) -> bool:
         """Whether another line looks the same."""
@@ -77,16 +79,20 @@ class FlowLine:
         """How many rows it takes."""
         return len(self._cuts(width)) + 1
 
-    def rows(self, width: int) -> list[Row]:
-        """Its rows."""
-        text = self.body.plain
-        bounds = [0, *self._cuts(width), len(text)]
-        return [
-            Row(self.lead if not start else self.hang, _trimmed(self.body, start, end, last=end == len(text)), start, start == 0)
-            for start, end in pairwise(bounds)
-        ] or [Row(self.lead, self.body, 0, is_first=True)]
+    def row(self, width: int, index: int) -> Row:
+        """One of its rows."""
+        cuts, end = self._cuts(width), len(self.body.plain)
+        start = cuts[index - 1] if index else 0
+        last = index >= len(cuts)
+        text = self.body if last and not start else self.body[start : end if last else cuts[index]]
+        return Row(self.hang if index else self.lead, text if last else text.rstrip(), start, index == 0)
 
     def _cuts(self, width: int) -> list[int]:
+        if self._cut_at is None or self._cut_at[0] != width:
+            self._cut_at = (width, self._cut(width))
+        return self._cut_at[1]
+
+    def _cut(self, width: int) -> list[int]:
         room = max(width - self.lead.cell_length, _NARROWEST)
         cuts = wrap_positions(self.body.plain, room)
         if cuts and self.hang.cell_length > self.lead.cell_length:
@@ -129,18 +135,14 @@ class TableLine(FlowLine):
             default=1,
         )
 
-    def rows(self, width: int) -> list[Row]:
+    def row(self, width: int, index: int) -> Row:
         """Its cells beside each other."""
         widths = self.table.widths(width - self.lead.cell_length)
-        columns = [_cell_rows(cell, columns) for cell, columns in zip(self._cells(), widths, strict=True)]
-        found: list[Row] = []
-        for i in range(max(map(len, columns), default=1)):
-            parts = [
-                _aligned(column[i] if i < len(column) else Content(), size, align)
-                for column, size, align in zip(columns, widths, self.table.aligns, strict=True)
-            ]
-            found.append(Row(self.hang if i else self.lead, Content.styled(" │ ", "$foreground 25%").join(parts), 0, i == 0))
-        return found
+        parts: list[Content] = []
+        for cell, size, align in zip(self._cells(), widths, self.table.aligns, strict=True):
+            rows = _cell_rows(cell, size)
+            parts.append(_aligned(rows[index] if index < len(rows) else Content(), size, align))
+        return Row(self.hang if index else self.lead, Content.styled(" │ ", _RULE_STYLE).join(parts), 0, index == 0)
 
     def _cells(self) -> Sequence[Content]:
         return self.table.rows[self.index]
@@ -157,10 +159,10 @@ class RuleLine(TableLine):
         """One row."""
         return 1
 
-    def rows(self, width: int) -> list[Row]:
+    def row(self, width: int, index: int) -> Row:
         """A rule that crosses those between columns."""
         rule = "─┼─".join("─" * size for size in self.table.widths(width - self.lead.cell_length))
-        return [Row(self.lead, Content.styled(rule, "$foreground 25%"), 0, is_first=True)]
+        return Row(self.lead, Content.styled(rule, _RULE_STYLE), 0, index == 0)
 
     def copy(self, start: int, end: int | None) -> str:  # noqa: ARG002 - see `TableLine`
         """The rule as Markdown."""
@@ -238,11 +240,6 @@ def _fold(word: str, offset: int, width: int, cuts: list[int]) -> int:
             used = 0
         used += size
     return used
-
-
-def _trimmed(body: Content, start: int, end: int, *, last: bool) -> Content:
-    part = body[start:end] if start or not last else body
-    return part if last else part.rstrip()
 
 
 def _cell_rows(cell: Content, width: int) -> list[Content]:

@@ -54,10 +54,10 @@ class HorizontalRule(FlowLine):
         """One row."""
         return 1
 
-    def rows(self, width: int) -> list[Row]:
+    def row(self, width: int, index: int) -> Row:
         """The rule."""
         rule = "─" * max(width - self.lead.cell_length, 1)
-        return [Row(self.lead, Content.styled(rule, "$foreground 25%"), 0, is_first=True)]
+        return Row(self.lead, Content.styled(rule, "$foreground 25%"), 0, index == 0)
 
     def copy(self, start: int, end: int | None) -> str:  # noqa: ARG002 - as a whole
         """The rule as Markdown."""
