@@ -25,7 +25,7 @@ class AnswerState(enum.Enum):
     LIMIT = "stopped at the limit"
     STOPPED = "stopped"
     REPEATED = "repeated itself"
-    FAILED = "failed"
+    FAILED = "cut off by an error"
 
 
 _ENDS = {
