@@ -10,6 +10,7 @@ from chatpaged.amounts import counted, memory_size
 from chatpaged.branch_tree import known_tokens
 from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import Node, NodeState
+from chatpaged.engine.engine_state import EngineFacts
 from chatpaged.engine.snapshot import EngineSnapshot, SequenceSnapshot
 from chatpaged.session_reply import Reply
 from chatpaged.workspace import Workspace
@@ -92,19 +93,21 @@ class Sharing:
         return f"prompt read once: {counted(self.prompt_tokens, 'token')} · {blocks} · saved {memory_size(self.saved_bytes)}"
 
 
-def sharing_of(sequences: Sequence[SequenceSnapshot], block_bytes: int, ended: int = 0) -> Sharing | None:
+def sharing_of(sequences: Sequence[SequenceSnapshot], facts: EngineFacts, ended: int = 0) -> Sharing | None:
     """What answers to one prompt share; None where that cannot be seen.
 
     Args:
         sequences: those that are being written.
-        block_bytes: bytes of a block.
+        facts: of the engine.
         ended: how many have ended, which held what all others still hold.
     """
     tables = [frozenset(sequence.blocks) for sequence in sequences if sequence.blocks]
     if len(tables) < 2:
         return None
-    answers, blocks = len(tables) + ended, len(frozenset.intersection(*tables))
-    return Sharing(answers, sequences[0].num_prompt_tokens, blocks, (answers - 1) * blocks * block_bytes)
+    answers, prompt_tokens = len(tables) + ended, sequences[0].num_prompt_tokens
+    # The last block of the prompt is shared for a moment only, where it is not full.
+    blocks = min(len(frozenset.intersection(*tables)), prompt_tokens // facts.block_size)
+    return Sharing(answers, prompt_tokens, blocks, (answers - 1) * blocks * facts.block_bytes)
 
 
 class AnswerBoard:
@@ -189,6 +192,8 @@ class AnswerBoard:
                 self._reply = running
                 for answer in self.answers:
                     answer.sample = None
+        elif self.question_id is None and self._chat.state is ChatState.IDLE and self._chat.reply is not None:
+            self.question_id = self._chat.reply.draft.question.id  # answered before anybody looked
         if self.question_id is None:
             return
         samples = _samples(running) if running is not None else {}
@@ -202,7 +207,7 @@ class AnswerBoard:
             # What never came has no message; nobody will write it any more.
             self.answers = [answer for answer in self.answers if answer.node_id is not None]
 
-    def see(self, snapshot: EngineSnapshot | None, block_bytes: int) -> None:
+    def see(self, snapshot: EngineSnapshot | None, facts: EngineFacts) -> None:
         """Takes over what the engine tells of the answers that are written."""
         running = self.running
         if snapshot is None or running is None:
@@ -211,7 +216,7 @@ class AnswerBoard:
         for answer in self.answers:
             if answer.is_growing and answer.sample in sequences:
                 answer.speed = sequences[answer.sample].tokens_per_second
-        seen = sharing_of(list(sequences.values()), block_bytes, len(running.completions))
+        seen = sharing_of(list(sequences.values()), facts, len(running.completions))
         if seen is not None:
             self.sharing = seen  # and what was seen last stays
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,6 +47,8 @@ async def shown_screen(
         app.query_one("#behind").focus()
         app.open(make())
         await pilot.pause()
+        for field in app.screen.query("Input, TextArea"):
+            field.cursor_blink = False  # type: ignore[attr-defined] # both have it; pictures are to be the same at any moment
         yield app, pilot
 
 
@@ -108,7 +110,3 @@ def forked_conversation(now: float) -> Conversation:
     say("assistant", "3 cups flour, 1¼ cups water, 1½ teaspoons salt, ¼ teaspoon yeast.", cups, (182, 57))
     conversation.branch("n10")
     return conversation
-
-
-def texts(items: Sequence[Any]) -> list[str]:
-    return [str(item) for item in items]

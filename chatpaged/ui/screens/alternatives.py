@@ -52,6 +52,7 @@ class AlternativesScreen(Dialog[str]):
         & #shared { color: $text-muted; height: auto; max-height: 2; padding: 0 1; }
         &.-narrow #question { max-height: 1; margin-bottom: 0; text-wrap: nowrap; text-overflow: ellipsis; }
         &.-narrow AnswerColumn { padding: 0; }
+        &.-narrow Columns { scrollbar-size-horizontal: 0; }
         &.-narrow #shared { text-wrap: nowrap; text-overflow: ellipsis; }
     }
     """
@@ -90,7 +91,7 @@ class AlternativesScreen(Dialog[str]):
         self.board.sync()  # short answers may have ended since it was made
         self.set_interval(_FRAME, self._refresh)
         await self._refresh()
-        self.run_worker(self._look(), exit_on_error=False)
+        self.run_worker(self._look())
 
     def on_unmount(self) -> None:
         """Nothing more is wanted."""
@@ -102,8 +103,8 @@ class AlternativesScreen(Dialog[str]):
         esc = ("Esc", "stop" if self.board.is_growing else "close", "close")
         return (
             ("Enter", "take it", "take"),
-            ("←→", "choose", ""),
             esc,
+            ("←→", "choose", ""),
             ("m", f"{self.board.latest_number} more", "more"),
             ("1-9", "jump", ""),
             ("↑↓", "scroll", ""),
@@ -132,7 +133,7 @@ class AlternativesScreen(Dialog[str]):
         while True:
             facts = self._workspace.host.facts
             if self.board.is_growing and facts is not None:
-                self.board.see(await self._workspace.host.snapshot(), facts.block_bytes)
+                self.board.see(await self._workspace.host.snapshot(), facts)
                 self._stale = True
             await asyncio.sleep(_LOOK)
 
@@ -144,7 +145,7 @@ class AlternativesScreen(Dialog[str]):
         answers = self.board.answers
         await self._set_columns(len(answers))
         for column, answer in zip(self.columns, answers, strict=True):
-            column.show(answer, chosen=column.place == self.chosen, waits=column.place == self._wanted)
+            column.show(answer, len(answers), chosen=column.place == self.chosen, waits=column.place == self._wanted)
         question = self.board.question
         self._question.update(Content(shown(" ".join(question.content[:1000].split()))) if question is not None else "")
         self._shared.update(self.board.summary())

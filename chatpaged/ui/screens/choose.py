@@ -35,6 +35,7 @@ class ChooseScreen(FilterDialog[str]):
         &.-narrow > Frame { height: 100%; }
         & #columns { height: 1fr; margin-top: 1; }
         & PickList { width: 1fr; height: 1fr; margin: 0; }
+        & #details { scrollbar-size-vertical: 1; }
         & #details { width: 1fr; height: 1fr; margin-left: 2; padding: 0 1; border-left: solid $foreground 20%; }
         &.-narrow #columns { layout: vertical; margin-top: 0; }
         &.-narrow #details { height: auto; max-height: 40%; margin-left: 0; border-left: none; }
@@ -82,7 +83,7 @@ class ChooseScreen(FilterDialog[str]):
         self._field.focus()
         if callable(self._options):
             self.say("looking…")
-            self.run_worker(self._load(self._options), exit_on_error=False)
+            self.run_worker(self._load(self._options))
         else:
             self._take(self._options)
 

@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click, Resize
 from textual.screen import ModalScreen
+from textual.style import Style
 
 from chatpaged.shown_text import shown
 
@@ -106,7 +107,7 @@ class Dialog(ModalScreen[ResultT | None], Generic[ResultT]):
             part = Content.assemble((key, "bold"), f" {what}")
             if sum(len(other) + len(_BETWEEN) for other in parts) + len(part) > room:
                 break
-            parts.append(part.stylize(f"@click='screen.{action}'") if action else part)
+            parts.append(part.stylize(Style.from_meta({"@click": f"screen.{action}"})) if action else part)
         self._frame.border_subtitle = Content(_BETWEEN).join(parts)
 
     def on_resize(self, event: Resize) -> None:

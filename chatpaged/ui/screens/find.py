@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from chatpaged.amounts import counted
 from chatpaged.errors import ChatpagedError
-from chatpaged.session_list import ListEntry, spoken_age
+from chatpaged.session_list import ListEntry, age, spoken_age
 from chatpaged.shown_text import shown
 from chatpaged.store import SearchHit
 from chatpaged.text_matches import has_words
@@ -60,7 +60,7 @@ class FindScreen(FilterDialog[Found]):
             self.workers.cancel_group(self, "search")
             self._show_recent()
             return
-        self.run_worker(self._look_for(text), group="search", exclusive=True, exit_on_error=False)
+        self.run_worker(self._look_for(text), group="search", exclusive=True)
 
     def choose(self, option_id: str) -> None:
         """Opens what was found."""
@@ -119,5 +119,5 @@ def _title_line(chat: ListEntry, text: str, now: float) -> Content:
 
 def _hit_line(hit: SearchHit, text: str, now: float) -> Content:
     title = Content.styled(shown(" ".join(hit.title.split())) or "New chat", "bold")
-    about = f"  {_ROLES.get(hit.role, hit.role)} · {spoken_age(hit.created, now)}"
+    about = f"  {_ROLES.get(hit.role, hit.role)} · {age(max(0.0, now - hit.created))}"
     return Content.assemble(title, (about, MUTED), "\n", marked(hit.excerpt, text))

@@ -108,17 +108,18 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
         """The text."""
         yield self._body.widget
 
-    def show(self, answer: Answer, *, chosen: bool, waits: bool) -> None:
+    def show(self, answer: Answer, number: int, *, chosen: bool, waits: bool) -> None:
         """Shows an answer as it is now.
 
         Args:
             answer: the answer.
+            number: how many there are.
             chosen: it is the one that Enter takes.
             waits: it has been taken, and is to become whole first.
         """
         self.set_class(chosen, "-chosen")
         self.set_class(answer.is_growing, "-growing")
-        self.border_title = Content(f"{'▶ ' if chosen else ''}{self.place + 1}{' · taken when it is whole' if waits else ''}")
+        self.border_title = Content(f"{'▶ ' if chosen else ''}{self.place + 1}/{number}{' · taken when it is whole' if waits else ''}")
         self.border_subtitle = Content(answer.note)
         drawn = (answer.text, answer.reasoning, answer.state.value)
         if drawn != self._drawn:
