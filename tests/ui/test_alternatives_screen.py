@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from chatpaged.answer_board import AnswerState
 from chatpaged.chat import Chat
 from chatpaged.ui.screens.alternatives import AlternativesScreen
+from chatpaged.ui.widgets.answer_body import AnswerBody
 from chatpaged.workspace import Workspace
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.conftest import Snapshot
@@ -67,6 +68,9 @@ class World:
         await self.until(lambda: not self.chat.is_busy)
         await self.until(lambda: AnswerState.WRITING not in self.states)
 
+    async def drawn(self) -> None:
+        await self.until(lambda: all(body.is_drawn for body in self.screen.query(AnswerBody)))
+
     def leaf(self) -> str:
         leaf = self.chat.conversation.leaf
         return leaf.content if leaf is not None else ""
@@ -110,6 +114,7 @@ def test_answers_grow_side_by_side_and_one_is_taken(snapshot: Snapshot) -> None:
             assert at.app.focused is at.screen.columns[1]
             await at.until(lambda: "blocks shared by 3 answers" in at.screen.summary)
             await at.pilot.pause()
+            await at.drawn()
             snapshot(at.app, "alternatives")
             await at.pilot.press("enter")
             await at.until(lambda: at.app.result is not UNANSWERED)
@@ -220,6 +225,7 @@ def test_mouse_and_small_window(snapshot: Snapshot) -> None:
             await at.pilot.press("right", "right")
             await at.until(lambda: at.titles[2] == "▶ 3/3")
             await at.until(lambda: at.screen.columns[2].region.right <= 40 and at.screen.columns[2].region.x >= 0)
+            await at.drawn()
             snapshot(at.app, "alternatives-40x12")
             await at.pilot.click(at.screen.columns[2], times=2)
             await at.until(lambda: at.app.result is not UNANSWERED)

@@ -10,14 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import HorizontalScroll
 from textual.content import Content
-from textual.events import Resize
 from textual.widgets import Static
 
 from chatpaged.answer_board import Answer, AnswerBoard
 from chatpaged.chat import Chat
 from chatpaged.shown_text import shown
 from chatpaged.ui.screens.dialog import Dialog, Hint
-from chatpaged.ui.widgets.answer_column import AnswerColumn, MakeBody, PlainBody
+from chatpaged.ui.widgets.answer_column import AnswerColumn
 from chatpaged.workspace import Workspace
 from chatpaged.workspace_events import Notice, WorkspaceEvent
 
@@ -29,7 +28,18 @@ _LOOK = 0.4
 
 
 class Columns(HorizontalScroll, can_focus=False, inherit_bindings=False):
-    """The answers."""
+    """The answers, as wide as they can be side by side, but not too narrow to read."""
+
+    def on_resize(self) -> None:
+        """More room, or less, for columns."""
+        self.fit()
+
+    def fit(self) -> None:
+        """Gives columns their width."""
+        room, columns = self.size.width, list(self.query_children(AnswerColumn))
+        width = max(_NARROWEST, room // max(1, len(columns))) if room >= 2 * _NARROWEST else room
+        for column in columns:
+            column.styles.width = width
 
 
 class AlternativesScreen(Dialog[str]):
@@ -57,20 +67,18 @@ class AlternativesScreen(Dialog[str]):
     }
     """
 
-    def __init__(self, workspace: Workspace, chat: Chat, question_id: str | None, *, make_body: MakeBody = PlainBody) -> None:
+    def __init__(self, workspace: Workspace, chat: Chat, question_id: str | None) -> None:
         """Shows the answers to a question.
 
         Args:
             workspace: all chats.
             chat: the conversation.
             question_id: the message that is answered; None is the one that is just being sent.
-            make_body: makes what shows the text of an answer.
         """
         super().__init__("Alternatives")
         self.board = AnswerBoard(workspace, chat, question_id)
         self._workspace = workspace
         self._chat = chat
-        self._make_body = make_body
         self._wanted: int | None = None
         self._stale = True
         self._question = Static("", id="question", markup=False)
@@ -156,25 +164,13 @@ class AlternativesScreen(Dialog[str]):
     async def _set_columns(self, number: int) -> None:
         columns = self.columns
         if number > len(columns):
-            await self._columns.mount_all(AnswerColumn(place, self._make_body) for place in range(len(columns), number))
+            await self._columns.mount_all(AnswerColumn(place) for place in range(len(columns), number))
         for column in columns[number:]:
             await column.remove()
         self.chosen = max(0, min(self.chosen, number - 1))
         if len(columns) != number and number:
-            self._set_widths()
+            self._columns.fit()
             self._look_at(self.chosen)
-
-    def _set_widths(self) -> None:
-        """As wide as they can be side by side, but not too narrow to read."""
-        room, columns = self._columns.size.width, self.columns
-        width = max(_NARROWEST, room // max(1, len(columns))) if room >= 2 * _NARROWEST else room
-        for column in columns:
-            column.styles.width = width
-
-    def on_resize(self, event: Resize) -> None:
-        """More room, or less, for columns."""
-        super().on_resize(event)
-        self.call_after_refresh(self._set_widths)
 
     # --- choosing --------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,47 +10,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click, Focus
 from textual.message import Message
-from textual.widget import Widget
-from textual.widgets import Static
 
 from chatpaged.answer_board import Answer
-from chatpaged.shown_text import shown
-from chatpaged.ui.marked_text import MUTED
-
-
-class AnswerBody(Protocol):
-    """What shows an answer's text. Its `widget` may be the object itself."""
-
-    @property
-    def widget(self) -> Widget:
-        """What is mounted."""
-
-    def show_answer(self, answer: Answer) -> None:
-        """Shows the answer as it is now; called at most some times a second, and at the end."""
-
-
-class PlainBody(Static):
-    """An answer as plain text."""
-
-    DEFAULT_CSS = """
-    PlainBody { height: auto; width: 1fr; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__("", markup=False)
-
-    @property
-    def widget(self) -> Widget:
-        """Itself."""
-        return self
-
-    def show_answer(self, answer: Answer) -> None:
-        """Thinking, then the text."""
-        thinking = Content.styled(shown(answer.reasoning.strip()) + "\n\n", f"{MUTED} italic") if answer.reasoning.strip() else Content()
-        self.update(thinking + Content(shown(answer.text)))
-
-
-MakeBody = Callable[[], AnswerBody]
+from chatpaged.ui.widgets.answer_body import AnswerBody
 
 
 class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
@@ -92,21 +53,22 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.place = place
 
-    def __init__(self, place: int, make_body: MakeBody) -> None:
+    def __init__(self, place: int) -> None:
         """An empty column.
 
         Args:
             place: which one it is, from 0.
-            make_body: makes what shows the text.
         """
         super().__init__()
         self.place = place
-        self._body = make_body()
+        self._body = AnswerBody()
+        self._growing = False
+        self._following = True
         self._drawn: tuple[str, str, str] | None = None
 
     def compose(self) -> ComposeResult:
         """The text."""
-        yield self._body.widget
+        yield self._body
 
     def show(self, answer: Answer, number: int, *, chosen: bool, waits: bool) -> None:
         """Shows an answer as it is now.
@@ -124,11 +86,21 @@ class AnswerColumn(VerticalScroll, can_focus=True, inherit_bindings=False):
         drawn = (answer.text, answer.reasoning, answer.state.value)
         if drawn != self._drawn:
             self._drawn = drawn
-            # Whoever reads further up is left alone. Not `anchor`: that has short answers stand at the bottom.
-            follow = self.scroll_y >= self.max_scroll_y - 1
+            self._growing = answer.is_growing
             self._body.show_answer(answer)
-            if follow and answer.is_growing:
-                self.scroll_end(animate=False)
+
+    def on_mount(self) -> None:
+        """Follows the end of what grows. Not `anchor`: that has short answers stand at the bottom."""
+        self.watch(self, "virtual_size", self._follow)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Whoever reads further up is left alone until they are at the end again."""
+        super().watch_scroll_y(old_value, new_value)
+        self._following = new_value >= self.max_scroll_y - 1
+
+    def _follow(self) -> None:
+        if self._following and self._growing:
+            self.scroll_end(animate=False)
 
     def on_focus(self, event: Focus) -> None:
         """Whoever has the focus is chosen."""
