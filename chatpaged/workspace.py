@@ -49,6 +49,7 @@ class Workspace:
     Attributes:
         host: the engine.
         chats: those that are open, by id.
+        cut_off: answers that the death of the engine has ended.
         shelf: all conversations, as a list shows them.
         store: where they are kept; None keeps nothing.
     """
@@ -81,6 +82,7 @@ class Workspace:
         self._listeners: list[Listener] = []
         self._in_view: tuple[str, ...] = ()
         self._numbers = 0
+        self.cut_off = 0
         self.shelf = ChatShelf(self.chats, store, self._emit)
         self.host = EngineHost(backend, lambda: self._emit(EngineChanged()), hold=hold)
         self._watch = EngineWatch(self.host)
@@ -244,6 +246,7 @@ class Workspace:
             async for output in outputs:
                 self._take(chat, reply, output)
         except EngineDeadError:
+            self.cut_off += 1
             reason = FinishReason.ERROR  # the host has heard of it, and tells everybody
         except ChatpagedError as error:
             self._emit(Notice(str(error), "error", chat.id))
@@ -293,24 +296,31 @@ class Workspace:
 
     # --- moving about, naming --------------------------------------------------------------------------------------------
 
-    async def branch(self, chat: Chat, node_id: str | None) -> None:
+    def branch(self, chat: Chat, node_id: str | None) -> None:
         """Goes back: the next message will follow this one."""
-        await self._change(chat, lambda session: session.branch(node_id))
+        self._change(chat, lambda conversation: conversation.branch(node_id))
 
-    async def switch(self, chat: Chat, node_id: str) -> None:
+    def switch(self, chat: Chat, node_id: str) -> None:
         """Looks at another version of a message, and at what followed it."""
-        await self._change(chat, lambda session: session.switch(node_id))
+        self._change(chat, lambda conversation: conversation.switch(node_id))
 
-    async def set_system(self, chat: Chat, text: str) -> None:
+    def set_system(self, chat: Chat, text: str) -> None:
         """Changes the system prompt of the whole conversation."""
-        await self._change(chat, lambda session: session.set_system(text))
 
-    async def _change(self, chat: Chat, change: Callable[[ChatSession], object]) -> None:
+        def change(conversation: Conversation) -> None:
+            conversation.system = text
+
+        self._change(chat, change)
+
+    def _change(self, chat: Chat, change: Callable[[Conversation], object]) -> None:
+        """Changes what is looked at; no model is needed for that."""
         if chat.is_busy:
             self._emit(Notice("an answer is being made; stop it first", "warning", chat.id))
             return
         try:
-            change(self._session(chat, await self.host.wait_model()))
+            change(chat.conversation)
+            if self.store is not None and chat.stored:
+                self.store.update_session(chat.conversation)
         except ChatpagedError as error:
             self._emit(Notice(str(error), "error", chat.id))
         self._emit(PathChanged(chat.id))
@@ -324,6 +334,7 @@ class Workspace:
 
     async def reload(self) -> None:
         """Loads the model again, after the engine has died or could not be loaded."""
+        self.cut_off = 0
         await self.use_model(self.host.backend)
 
     async def close(self) -> None:

@@ -28,6 +28,8 @@ class Pace:
         self._free = threading.Event()
         self._free.set()
         self.crash: Exception | None = None
+        self.begun = 0
+        """Steps that have begun; the last one may be waiting to be let."""
 
     def hold(self) -> None:
         """No step from now on."""
@@ -45,6 +47,7 @@ class Pace:
 
     def wait(self) -> None:
         """Called by the engine before each step."""
+        self.begun += 1
         while not self._free.is_set() and not self._steps.acquire(timeout=0.02):
             pass
         if self.crash is not None:
@@ -78,6 +81,7 @@ class ScriptedBackend:
         self.fail: Exception | None = None
         self.loaded = threading.Event()
         self.loaded.set()
+        self.llm: LLMEngine | None = None
         self.answer = answer
         self._num_blocks = num_blocks
         self._step_tokens = step_tokens
@@ -100,7 +104,8 @@ class ScriptedBackend:
             raise self.fail
         self.loads += 1
         executor = _PacedScript(self._draw, self.pace, self._num_blocks, self._step_tokens)
-        return LLMEngine(executor, self._model.tokenizer, self._config, chat_template=self._model.template)
+        self.llm = LLMEngine(executor, self._model.tokenizer, self._config, chat_template=self._model.template)
+        return self.llm
 
     def _draw(self, row: ScheduledRow, sample: SampleRow) -> int:
         text = self.answer if isinstance(self.answer, str) else self.answer(sample.index)

@@ -372,7 +372,7 @@ def test_a_busy_chat_is_not_changed(change: str) -> None:
         world.backend.pace.hold()
         chat = world.workspace.new_chat()
         world.workspace.send(chat, "hi")
-        await getattr(world.workspace, change)(chat, "x")
+        getattr(world.workspace, change)(chat, "x")
         assert "stop it first" in world.heard(Notice)[0].text
         assert chat.conversation.system is None
 
@@ -385,18 +385,18 @@ def test_moving_about() -> None:
         world.workspace.send(chat, "one")
         await world.idle(chat)
         first = chat.conversation.path()
-        await world.workspace.branch(chat, None)
+        world.workspace.branch(chat, None)
         world.workspace.send(chat, "two")
         await world.idle(chat)
         assert contents(chat)[0] == ("user", "two")
-        await world.workspace.switch(chat, first[0].id)
+        world.workspace.switch(chat, first[0].id)
         assert chat.conversation.path() == first
-        await world.workspace.set_system(chat, "Be brief.")
+        world.workspace.set_system(chat, "Be brief.")
         assert chat.conversation.system == "Be brief."
         bare = await world.workspace.context_use(chat, "")
         assert bare
         assert await world.workspace.context_use(chat, "ab") == bare + 2
-        await world.workspace.switch(chat, "nothing")
+        world.workspace.switch(chat, "nothing")
         assert "no message" in world.heard(Notice)[0].text
 
     run(scenario)

@@ -232,7 +232,6 @@ class ChatpagedApp(App[None]):
             if binding.description and not binding.system and active.enabled
         ]
         commands += [SystemCommand(f"/{command.name}", command.help, self._typer(command.line)) for command in COMMANDS]
-        commands += [SystemCommand("Theme", "Change the colours.", self.search_themes)]
         return commands
 
     def _runner(self, node: Any, action: str) -> Callable[[], None]:
@@ -276,8 +275,11 @@ class ChatpagedApp(App[None]):
         self.push_screen(HelpScreen(self._keys, [(command.line, command.help) for command in COMMANDS]))
 
     def action_show_keys(self) -> None:
-        """Shows keys and commands."""
-        self.show_help()
+        """Shows keys and commands; closes them where they are shown."""
+        if isinstance(self.screen, HelpScreen):
+            self.pop_screen()
+        else:
+            self.show_help()
 
     # --- copying and the end ---------------------------------------------------------------------------------------------
 
@@ -287,8 +289,8 @@ class ChatpagedApp(App[None]):
         if selected:
             self.copy(selected)
             return
-        screen = self.screen
-        if isinstance(screen, MainScreen) and self.workspace.stop(screen.active.chat):
+        main = next((screen for screen in self.screen_stack if isinstance(screen, MainScreen)), None)
+        if main is not None and self.workspace.stop(main.active.chat):
             return
         now = time.monotonic()
         if self.parts.settings.ctrl_c == "quit" or now - self._hinted_at < _TWICE_SECONDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chatpaged.chat import Chat
-from chatpaged.choices import model_choices, preset_choices
+from chatpaged.choices import model_choices, named_choices, preset_choices
 from chatpaged.conversation import Node
 from chatpaged.engine_host import HostState
 from chatpaged.errors import ChatpagedError
@@ -77,10 +77,7 @@ class ChatActions:
         if node.role == "user":
             self.edit(pane, node)
             return
-        self.screen.run_worker(self._branch(pane, node), group="branch")
-
-    async def _branch(self, pane: ChatPane, node: Node) -> None:
-        await self.workspace.branch(pane.chat, node.id)
+        self.workspace.branch(pane.chat, node.id)
         pane.prompt.focus_input()
         if not pane.chat.is_busy:
             self.say("Your next message begins a branch here. Ctrl+T shows all branches.")
@@ -89,7 +86,7 @@ class ChatActions:
         siblings = chat.conversation.siblings(node.id)
         at = next(i for i, sibling in enumerate(siblings) if sibling.id == node.id) + step
         if 0 <= at < len(siblings):
-            self.screen.run_worker(self.workspace.switch(chat, siblings[at].id), group="branch")
+            self.workspace.switch(chat, siblings[at].id)
 
     def alternatives(self, chat: Chat, node: Node | None, *, n: int = ALTERNATIVES, text: str = "") -> None:
         """Several answers to one question, side by side: to a new one, or to one that is there."""
@@ -175,10 +172,15 @@ class ChatActions:
 
     def show_tree(self, pane: ChatPane) -> None:
         """Shows the branches of a chat."""
+
+        def go(message_id: str | None) -> None:
+            if message_id is not None:
+                self.screen.run_worker(pane.go_to(message_id), group="find")
+
         if pane.chat.is_empty:
             self.say("there is no message yet")
         else:
-            self.screen.desk.push_screen(TreeScreen(self.workspace, pane.chat))
+            self.screen.desk.push_screen(TreeScreen(self.workspace, pane.chat), go)
 
     def choose_model(self) -> None:
         """Chooses another model for all chats."""
@@ -188,7 +190,9 @@ class ChatActions:
                 self.use_model(name)
 
         app, host = self.screen.desk, self.workspace.host
-        app.push_screen(ChooseScreen("Model", model_choices, current=host.name, free_text="load this model"), take)
+        app.push_screen(
+            ChooseScreen("Model", model_choices, current=host.name, free_text="a directory, a .gguf file or an id of the hub"), take
+        )
 
     def use_model(self, name: str) -> None:
         """Takes another model. What is being answered ends, and is kept."""
@@ -207,7 +211,16 @@ class ChatActions:
 
     def choose_theme(self) -> None:
         """Chooses colours."""
-        self.screen.desk.search_themes()
+        desk = self.screen.desk
+        before = desk.theme
+
+        def take(name: str | None) -> None:
+            desk.theme = name if name is not None else before
+
+        def preview(name: str) -> None:
+            desk.theme = name
+
+        desk.push_screen(ChooseScreen("Theme", named_choices(desk.available_themes), current=before, preview=preview), take)
 
     def show_engine(self) -> None:
         """Shows the engine on the whole screen."""
@@ -231,4 +244,6 @@ class ChatActions:
             elif choice == "model":
                 self.choose_model()
 
-        self.screen.desk.push_screen(EngineDeadScreen(str(host.error), was_loaded=host.state is HostState.DEAD), take)
+        self.screen.desk.push_screen(
+            EngineDeadScreen(str(host.error), kept=self.workspace.cut_off, was_loaded=host.state is HostState.DEAD), take
+        )

@@ -140,18 +140,18 @@ class SlashActions:
 
     def _do_system(self, pane: ChatPane, argument: str) -> None:
         if argument:
-            self._actions.screen.run_worker(self._set_system(pane, argument), group="system")
+            self._set_system(pane, argument)
             return
 
         def take(text: str | None) -> None:
             if text is not None:
-                self._actions.screen.run_worker(self._set_system(pane, text), group="system")
+                self._set_system(pane, text)
 
         before = pane.chat.conversation.system or ""
         self._actions.screen.desk.push_screen(AskTextScreen("System prompt of this chat", before, multi_line=True), take)
 
-    async def _set_system(self, pane: ChatPane, text: str) -> None:
-        await self._actions.workspace.set_system(pane.chat, text)
+    def _set_system(self, pane: ChatPane, text: str) -> None:
+        self._actions.workspace.set_system(pane.chat, text)
         self._actions.say("The system prompt is set. Everything after it will be read again with the next message.")
 
     def _sampling(self, pane: ChatPane, name: str, argument: str) -> None:

@@ -61,9 +61,6 @@ class AppSurface(Protocol):
     def show_help(self) -> None:
         """Shows keys and commands."""
 
-    def search_themes(self) -> None:
-        """Shows the themes."""
-
     async def action_quit(self) -> None:
         """Ends; everything is kept."""
 

@@ -223,7 +223,7 @@ def test_the_palette_offers_keys_and_commands() -> None:
     async def scenario() -> None:
         async with open_app() as world:
             titles = {command.title for command in world.app.get_system_commands(world.main)}
-            assert {"New", "Quit", "Find", "Branches", "Engine", "/export", "/alternatives", "Theme"} <= titles
+            assert {"New", "Quit", "Find", "Branches", "Engine", "/export", "/alternatives", "/theme"} <= titles
             await world.pilot.press("ctrl+p", *"side by side", "enter")
             await world.until(lambda: len(world.main.panes) == 2)
 

@@ -2,80 +2,121 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
 from chatpaged import session_list
-from chatpaged.chat import ChatState
+from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import Conversation
-from chatpaged.engine_host import HostState
+from chatpaged.engine import llm_engine
+from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.setting_groups import AppSettings
+from chatpaged.ui.widgets.context_meter import ContextMeter
+from chatpaged.ui.widgets.engine_panel import EnginePanel
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import AppWorld, open_app, run
 from tests.ui.conftest import Snapshot
 
+T = TypeVar("T")
 NOON = 1_700_000_000.0
+STEP = 0.016
+SYSTEM = "You are a patient guide to the inner life of an inference engine. Answer in Markdown, briefly, with an example where one helps."
 CODE = """A pool hands out blocks and counts who uses them:
 
 ```python
 def share(self, block: int) -> int:
-    self.users[block] += 1
+    self.users[block] += 1   # nobody copies anything
     return block
 ```
 
 - **share** makes a branch cheap,
 - *copy on write* keeps it honest.
+
+The second chat beside this one begins with the same words, so it holds the same blocks: they are green in the map at the right, and were
+read **once**.
 """
 
 
 @pytest.fixture(autouse=True)
 def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times, and what depends on the speed of this machine, are the same in every run."""
+    """Times are the same in every run."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    monkeypatch.setattr(Conversation, "new_node", staticmethod(_node(Conversation.new_node)))
+    monkeypatch.setattr(Conversation, "new_node", staticmethod(_at_noon(Conversation.new_node)))
     monkeypatch.setattr(session_list, "age", lambda seconds: "now")
+    monkeypatch.setattr(Chat, "speed", property(lambda chat: 62.0 if chat.state is ChatState.GENERATING else 0.0))
 
 
-def _node(make: Callable[..., Any]) -> Callable[..., Any]:
+def _at_noon(make: Callable[..., Any]) -> Callable[..., Any]:
     def made(role: str, parent: str | None, content: str, now: float | None = None) -> Any:
         return replace(make(role, parent, content, now), created=NOON)
 
     return made
 
 
-def steady(world: AppWorld) -> None:
-    """Figures that differ from run to run, made the same."""
-    for chat in world.workspace.chats.values():
-        for node in chat.conversation.nodes:
-            if node.usage.get("time_to_first_token"):
-                usage = {**node.usage, "time_to_first_token": 0.18, "tokens_per_second": 62.0}
-                chat.conversation.update(replace(node, usage=usage))
-    world.workspace.look = _never  # type: ignore[method-assign]
+def clock(monkeypatch: pytest.MonkeyPatch, backend: ScriptedBackend) -> None:
+    """The engine's clock counts steps."""
+    monkeypatch.setattr(llm_engine, "time", SimpleNamespace(perf_counter=lambda: backend.pace.begun * STEP))
 
 
-async def _never() -> None:
-    return None
+async def hold_still(world: AppWorld, chats: list[Chat], steps: int) -> None:
+    """Lets an engine that is held do so many steps, and has it looked at where it waits for the next one."""
+    begun = world.backend.pace.begun
+    world.backend.pace.let(steps)
+    await world.until(lambda: world.backend.pace.begun == begun + steps, "the steps")
+    await world.until(lambda: all(chat.state is ChatState.GENERATING for chat in chats), "the answers")
+    llm = world.backend.llm
+    assert llm is not None
+
+    async def call(function: Callable[[LLMEngine], T]) -> T:
+        return function(llm)
+
+    world.workspace.host.engine.call = call  # type: ignore[method-assign]  # its thread waits for the next step
+    await settle(world)
 
 
-async def shown_again(world: AppWorld) -> None:
-    """The messages once more, with the figures that were made the same."""
-    steady(world)
-    world.pane._events.put_nowait(None)
-    await world.until(lambda: world.pane._events.empty())
+async def settle(world: AppWorld) -> None:
+    """Waits until everything that is known is shown."""
+    for pane in world.main.panes:
+        reply = pane.chat.reply
+        now = reply.current(0) if reply is not None and pane.chat.is_busy else None
+        if now is not None:
+            await world.until(
+                lambda pane=pane, now=now: pane.messages.mounted and pane.messages.mounted[-1].text == now.content, "the text"
+            )
+        pane.count_soon()
+        await world.until(lambda pane=pane: "/ 8,192" in str(pane.query_one(ContextMeter).render()), "the meter")
+        await world.until(lambda pane=pane: pane._count_timer is None, "the count")
+    if world.main.query_one(EnginePanel).display:
+        world.main._tick()
+        await world.until(lambda: not world.main._is_looking)
+    world.app.clear_notifications()
     await world.pilot.pause()
+
+
+async def begin(world: AppWorld, texts: list[str], *, system: str | None = None) -> list[Chat]:
+    """Asks a question in each of several new chats, in one step of the engine."""
+    world.backend.pace.hold()
+    chats = []
+    for text in texts:
+        if not world.chat.is_empty:
+            await world.pilot.press("ctrl+n")
+        if system is not None:
+            world.chat.conversation.system = system
+        chats.append(await world.send(text, wait=False))
+        await world.until(lambda: world.chat.state is ChatState.WAITING)
+    return chats
 
 
 def test_empty(snapshot: Snapshot) -> None:
     async def scenario() -> None:
         async with open_app(size=(120, 36), settings=AppSettings(engine_panel=False)) as world:
-            await world.until(lambda: world.workspace.host.state is HostState.READY)
-            await world.until(lambda: "0 / 8,192" in str(world.pane.query_one("ContextMeter").render()))
+            await settle(world)
             snapshot(world.app, "empty")
 
     run(scenario())
@@ -88,26 +129,61 @@ def test_loading(snapshot: Snapshot) -> None:
     async def scenario() -> None:
         async with open_app(backend, ready=False, size=(120, 36)) as world:
             await world.until(lambda: "loading scripted" in world.text_of("#model-name"))
-            await world.until(lambda: "0 / 8,192" in str(world.pane.query_one("ContextMeter").render()))
+            await settle(world)
             snapshot(world.app, "loading")
 
     run(scenario())
 
 
-def test_streaming(snapshot: Snapshot) -> None:
+def test_streaming(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = ScriptedBackend(CODE, num_blocks=400, step_tokens=512)
+    clock(monkeypatch, backend)
+
     async def scenario() -> None:
-        async with open_app(ScriptedBackend(CODE), size=(120, 36), settings=AppSettings(engine_panel=False)) as world:
-            await world.send("An earlier question")
-            await world.pilot.press("ctrl+n")
-            world.backend.pace.hold()
-            chat = await world.send("How does sharing work?", wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
-            world.backend.pace.let(400)
-            await world.until(lambda: "def share" in (node.content if (node := chat.reply.current(0) if chat.reply else None) else ""))
-            steady(world)
-            chat._grown.clear()
-            world.backend.pace.let(0)
-            await world.until(lambda: chat.reply is not None and chat.reply.nodes)
-            await asyncio.sleep(0)
+        async with open_app(backend, size=(140, 40)) as world:
+            chats = await begin(world, ["What is a block table?", "Why is nothing copied?", "How does sharing work?"], system=SYSTEM)
+            await hold_still(world, chats, 300)
+            snapshot(world.app, "streaming")
+            for theme in ("textual-light",):
+                world.app.theme = theme
+                await settle(world)
+                snapshot(world.app, "light")
+
+    run(scenario())
+
+
+def test_small_window(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = ScriptedBackend(CODE, num_blocks=400, step_tokens=512)
+    clock(monkeypatch, backend)
+
+    async def scenario() -> None:
+        async with open_app(backend, size=(60, 20)) as world:
+            chats = await begin(world, ["How does sharing work?"])
+            await hold_still(world, chats, 120)
+            snapshot(world.app, "60x20")
+
+    run(scenario())
+
+
+def test_monochrome(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    backend = ScriptedBackend(CODE, num_blocks=400, step_tokens=512)
+    clock(monkeypatch, backend)
+
+    async def scenario() -> None:
+        async with open_app(backend, size=(140, 40)) as world:
+            chats = await begin(world, ["Why is nothing copied?", "How does sharing work?"], system=SYSTEM)
+            await hold_still(world, chats, 200)
+            snapshot(world.app, "monochrome")
+
+    run(scenario())
+
+
+def test_notice(snapshot: Snapshot) -> None:
+    async def scenario() -> None:
+        async with open_app(size=(120, 36), settings=AppSettings(engine_panel=False)) as world:
+            await settle(world)
+            await world.command("/nosuch")
+            snapshot(world.app, "notice")
 
     run(scenario())

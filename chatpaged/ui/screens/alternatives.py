@@ -234,5 +234,5 @@ class AlternativesScreen(Dialog[str]):
             self.run_worker(self._go_on(answer.node_id))
 
     async def _go_on(self, node_id: str) -> None:
-        await self._workspace.switch(self._chat, node_id)
+        self._workspace.switch(self._chat, node_id)
         self.dismiss(node_id)

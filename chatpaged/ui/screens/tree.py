@@ -131,11 +131,11 @@ class TreeScreen(Dialog[str]):
 
     async def _go(self, row: TreeRow) -> None:
         if not row.in_view:
-            await self._workspace.switch(self._chat, row.node.id)
+            self._workspace.switch(self._chat, row.node.id)
         self.dismiss(row.node.id)
 
     async def _branch(self, row: TreeRow) -> None:
-        await self._workspace.branch(self._chat, row.node.id)
+        self._workspace.branch(self._chat, row.node.id)
         self.dismiss(row.node.id)
 
 

@@ -206,7 +206,7 @@ class ChatPane(Vertical):
     async def go_to(self, message_id: str) -> None:
         """Shows a message, also one of another branch."""
         if message_id not in {node.id for node in self.chat.conversation.path()}:
-            await self.workspace.switch(self.chat, message_id)
+            self.workspace.switch(self.chat, message_id)
         self._target = message_id
         self._events.put_nowait(None)
 
@@ -309,6 +309,7 @@ class ChatPane(Vertical):
         self._count_timer = self.set_timer(_COUNT_SECONDS, self._start_counting)
 
     def _start_counting(self) -> None:
+        self._count_timer = None
         self.run_worker(self._count(), name="count", group="count", exclusive=True)
 
     async def _count(self) -> None:

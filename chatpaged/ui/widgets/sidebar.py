@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from chatpaged.chat import ChatState
 from chatpaged.session_list import ListEntry
 from chatpaged.shown_text import shown
+from chatpaged.ui.marked_text import MUTED
 from chatpaged.ui.requests import (
     ChatRequest,
     DeleteChat,
@@ -154,7 +155,7 @@ class Sidebar(Vertical):
         pin = "pinned · " if entry.pinned else ""
         note = entry.note(now)
         unread = " · unread" if entry.unread else ""
-        return first + Content.styled(f"\n  {pin}{note}{unread}".rstrip(" ·"), "$foreground 60%")
+        return first + Content.styled(f"\n  {pin}{note}{unread}".rstrip(" ·"), MUTED)
 
     # --- what is done with it --------------------------------------------------------------------------------------------
 

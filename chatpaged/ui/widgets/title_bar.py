@@ -10,13 +10,14 @@ from textual.widgets import Static
 
 from chatpaged.engine_host import HostState
 from chatpaged.shown_text import shown
+from chatpaged.ui.marked_text import MUTED
 
 _MARKS = {
     HostState.LOADING: ("◌", "$text-warning"),
     HostState.READY: ("●", "$text-success"),
     HostState.FAILED: ("✗", "$text-error"),
     HostState.DEAD: ("✗", "$text-error"),
-    HostState.CLOSED: ("○", "$text-muted"),
+    HostState.CLOSED: ("○", MUTED),
 }
 
 

@@ -13,6 +13,7 @@ from textual.widgets.option_list import Option
 
 from chatpaged.session_list import ListEntry, spoken_age
 from chatpaged.shown_text import shown
+from chatpaged.ui.marked_text import MUTED
 from chatpaged.ui.requests import OpenChat
 
 _MOST = 5
@@ -72,7 +73,7 @@ class Welcome(VerticalScroll):
     @staticmethod
     def _line(entry: ListEntry) -> Content:
         count = f"{entry.num_messages} message{'' if entry.num_messages == 1 else 's'}"
-        return Content.assemble("↩ ", shown(entry.title), (f"  {spoken_age(entry.updated)} · {count}", "$text-muted"))
+        return Content.assemble("↩ ", shown(entry.title), (f"  {spoken_age(entry.updated)} · {count}", MUTED))
 
     @on(OptionList.OptionSelected)
     def _open(self, event: OptionList.OptionSelected) -> None:
