@@ -248,6 +248,8 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         self.call_after_refresh(self._offer)
 
     def _offer(self) -> None:
+        if not self.is_attached:
+            return
         wanted = self.is_mouse_over or self.has_focus or self.has_pseudo_class("focus-within")
         self._header.offered = offers(self.item, growing=self.growing, has_code=bool(self.codes)) if wanted else ()
 

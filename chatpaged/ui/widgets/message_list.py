@@ -117,6 +117,7 @@ class MessageList(Widget):
         self._busy = asyncio.Lock()
         self._width = 0
         self._news = False
+        self._wish = 0
 
     def compose(self) -> ComposeResult:
         """The scrolling part, and the marker above it."""
@@ -251,7 +252,7 @@ class MessageList(Widget):
             node_id: the message.
             focus: choose it as well.
         """
-        beside(self, "go", self._go_to, node_id, focus=focus)
+        beside(self, "go", self._go_to, node_id, self._new_wish(), focus=focus)
 
     def focus_last(self) -> None:
         """Chooses the last message."""
@@ -260,12 +261,13 @@ class MessageList(Widget):
 
     def scroll_to_end(self) -> None:
         """Goes to the end and stays there while something is added."""
+        self._new_wish()
         self._scroll.follow()
         self._notice_news(new=False)
 
     def scroll_to_beginning(self) -> None:
         """Goes to the very first message."""
-        beside(self, "go", self._go_home)
+        beside(self, "go", self._go_home, self._new_wish())
 
     def scroll_page(self, direction: int) -> None:
         """A page up (-1) or down (1)."""
@@ -279,7 +281,7 @@ class MessageList(Widget):
         index = self._chosen()
         target = len(self.window.entries) - 1 if index is None else index + step
         if 0 <= target < len(self.window.entries):
-            await self._go_to(self.window.entries[target].item.node.id, focus=True)
+            await self._go_to(self.window.entries[target].item.node.id, self._new_wish(), focus=True)
 
     def _chosen(self) -> int | None:
         """The message that has the focus, or something in it."""
@@ -289,10 +291,15 @@ class MessageList(Widget):
         view = next((node for node in focused.ancestors_with_self if isinstance(node, MessageView)), None)
         return self.window.index(view.node_id) if view is not None else None
 
-    async def _go_to(self, node_id: str, *, focus: bool) -> None:
+    def _new_wish(self) -> int:
+        """Whoever waits to go somewhere else need not go there any more."""
+        self._wish += 1
+        return self._wish
+
+    async def _go_to(self, node_id: str, wish: int, *, focus: bool) -> None:
         async with self._busy:
             index = self.window.index(node_id)
-            if index is None:
+            if index is None or wish != self._wish:
                 return
             if not self.window.first <= index < self.window.last:
                 await self._jump(index)
@@ -314,8 +321,10 @@ class MessageList(Widget):
         else:
             self._scroll.show_at_top(view, -1)
 
-    async def _go_home(self) -> None:
+    async def _go_home(self, wish: int) -> None:
         async with self._busy:
+            if wish != self._wish:
+                return
             if self.window.first:
                 await self._jump(0)
             first: Widget = self._system if self._system is not None else self._above
@@ -438,7 +447,9 @@ class MessageList(Widget):
             if chosen is not None:
                 view.focus(scroll_visible=False)
         else:
-            await self._set_window(max(first, self.window.first - _BATCH), min(last, self.window.last + _BATCH))
+            # The end of a conversation is gone to at once; the rest comes a few at a time.
+            further = last if self.following else min(last, self.window.last + _BATCH)
+            await self._set_window(max(first, self.window.first - _BATCH), further)
         self._wake.set()
 
     def _measure(self) -> None:

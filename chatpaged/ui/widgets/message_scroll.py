@@ -80,6 +80,7 @@ class MessageScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
         self._bottom = result.total_region.bottom
         self._room = size.height
         end = max(self._bottom - size.height, 0)
+        self.following = self.following or not end  # all of it is in view, the end as well
         position = end if self.following else int(self.scroll_y)
         if not self.following and self.held is not None and self.held[0] in self._places:
             place = self._places[self.held[0]]
