@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from chatpaged.conversation import Conversation
 from chatpaged.engine import llm_engine
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.setting_groups import AppSettings
+from chatpaged.ui.widgets.chat_pane import ChatPane
 from chatpaged.ui.widgets.context_meter import ContextMeter
 from chatpaged.ui.widgets.engine_panel import EnginePanel
 from tests.scripted_backend import ScriptedBackend
@@ -83,20 +85,28 @@ async def hold_still(world: AppWorld, chats: list[Chat], steps: int) -> None:
 async def settle(world: AppWorld) -> None:
     """Waits until everything that is known is shown."""
     for pane in world.main.panes:
-        reply = pane.chat.reply
-        now = reply.current(0) if reply is not None and pane.chat.is_busy else None
-        if now is not None:
-            await world.until(
-                lambda pane=pane, now=now: pane.messages.mounted and pane.messages.mounted[-1].text == now.content, "the text"
-            )
         pane.count_soon()
-        await world.until(lambda pane=pane: "/ 8,192" in str(pane.query_one(ContextMeter).render()), "the meter")
-        await world.until(lambda pane=pane: pane._count_timer is None, "the count")
+        await world.until(partial(is_settled, pane), "the pane")
     if world.main.query_one(EnginePanel).display:
         world.main._tick()
         await world.until(lambda: not world.main._is_looking)
     world.app.clear_notifications()
+    for field in world.app.screen.query("Input, TextArea"):
+        field.cursor_blink = False  # type: ignore[attr-defined] # both have it
     await world.pilot.pause()
+
+
+def is_settled(pane: ChatPane) -> bool:
+    """Whether all of the answer is there, and everything is counted."""
+    reply = pane.chat.reply
+    answer = reply.current(0) if reply is not None and pane.chat.is_busy else None
+    mounted = pane.messages.mounted
+    shown = answer is None or (bool(mounted) and mounted[-1].text == answer.content)
+    return (
+        shown
+        and pane._count_timer is None
+        and (pane.workspace.host.model is None or "/ 8,192" in str(pane.query_one(ContextMeter).render()))
+    )
 
 
 async def begin(world: AppWorld, texts: list[str], *, system: str | None = None) -> list[Chat]:

@@ -22,6 +22,7 @@ from chatpaged.prompt_draft import PromptDraft
 from chatpaged.setting_groups import AppSettings
 from chatpaged.shown_text import shown
 from chatpaged.ui.chat_actions import ChatActions
+from chatpaged.ui.collector import calm_collector
 from chatpaged.ui.requests import (
     DeleteChat,
     FilterChats,
@@ -37,6 +38,7 @@ from chatpaged.ui.slash_actions import SlashActions
 from chatpaged.ui.surfaces import AppSurface
 from chatpaged.ui.widgets.chat_pane import ChatPane
 from chatpaged.ui.widgets.engine_panel import WITHOUT, EnginePanel
+from chatpaged.ui.widgets.markdown import TextFlow
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.sidebar import Sidebar
 from chatpaged.ui.widgets.title_bar import TitleBar
@@ -142,6 +144,7 @@ class MainScreen(Screen[None]):
         self._show_engine_state()
         self._looked_at()
         self.active.prompt.focus_input()
+        self.call_after_refresh(calm_collector)
 
     def on_unmount(self) -> None:
         """Nobody is left to hear anything."""
@@ -277,6 +280,7 @@ class MainScreen(Screen[None]):
         for pane in self.panes:
             pane.show_activity()
         if host.state is HostState.READY:
+            self.call_after_refresh(calm_collector)
             for pane in self.panes:
                 pane.count_soon()
         else:
@@ -389,6 +393,11 @@ class MainScreen(Screen[None]):
     @on(EnginePanel.ChatSelected)
     async def _engine_chat(self, event: EnginePanel.ChatSelected) -> None:
         await self.open_chat(event.chat_id)
+
+    @on(TextFlow.LinkClicked)
+    def _link(self, event: TextFlow.LinkClicked) -> None:
+        self.desk.copy(event.address)
+        self.desk.say(f"{event.address} was copied; links are not opened from here")
 
     @on(ChatPane.Clicked)
     def _pane_clicked(self, event: ChatPane.Clicked) -> None:
