@@ -364,13 +364,25 @@ class Workspace:
         model = self.host.model
         if model is None:
             return None
-        leaf = chat.conversation.leaf
-        key = (model, leaf, chat.conversation.system)
+        used = self._written(chat)
+        if used is None:
+            used = await self._counted(chat, model)
+        typed = await asyncio.to_thread(model.tokenizer.encode, text) if text else ()
+        return used + len(typed) if used is not None else None
+
+    @staticmethod
+    def _written(chat: Chat) -> int | None:
+        """Tokens of an answer that is being made, and of its prompt."""
+        if chat.reply is None or chat.state not in (ChatState.WAITING, ChatState.GENERATING):
+            return None
+        return len(chat.reply.draft.prompt.token_ids) + chat.reply.written(0)[2]
+
+    async def _counted(self, chat: Chat, model: SessionModel) -> int | None:
+        key = (model, chat.conversation.leaf, chat.conversation.system)
         if chat.counted is None or chat.counted[0] != key:
             session = self._session(chat, model)
             try:
                 chat.counted = (key, (await asyncio.to_thread(session.context_use)).used)
             except ChatpagedError:
                 return None
-        typed = await asyncio.to_thread(model.tokenizer.encode, text) if text else ()
-        return chat.counted[1] + len(typed)
+        return chat.counted[1]

@@ -104,6 +104,7 @@ async def open_app(
     path: Path | None = None,
     size: tuple[int, int] = (140, 40),
     ready: bool = True,
+    notifications: bool = False,
     settings: AppSettings | None = None,
     keys: KeySettings | None = None,
     backend_for: Callable[[str], Backend] | None = None,
@@ -122,7 +123,7 @@ async def open_app(
         **parts,
     )
     app = ChatpagedApp(made)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=notifications) as pilot:
         world = AppWorld(app, pilot, backend)
         try:
             if ready:

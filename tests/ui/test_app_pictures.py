@@ -20,6 +20,7 @@ from chatpaged.setting_groups import AppSettings
 from chatpaged.ui.widgets.chat_pane import ChatPane
 from chatpaged.ui.widgets.context_meter import ContextMeter
 from chatpaged.ui.widgets.engine_panel import EnginePanel
+from chatpaged.workspace import Workspace
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import AppWorld, open_app, run
 from tests.ui.conftest import Snapshot
@@ -79,6 +80,7 @@ async def hold_still(world: AppWorld, chats: list[Chat], steps: int) -> None:
         return function(llm)
 
     world.workspace.host.engine.call = call  # type: ignore[method-assign]  # its thread waits for the next step
+    world.workspace.look = partial(Workspace.look, world.workspace)  # type: ignore[method-assign]
     await settle(world)
 
 
@@ -109,8 +111,14 @@ def is_settled(pane: ChatPane) -> bool:
     )
 
 
+async def nothing() -> None:
+    """What is seen of the engine meanwhile."""
+
+
 async def begin(world: AppWorld, texts: list[str], *, system: str | None = None) -> list[Chat]:
     """Asks a question in each of several new chats, in one step of the engine."""
+    await world.until(lambda: not world.main._is_looking)
+    world.workspace.look = nothing  # type: ignore[method-assign]  # a look would wait for the next step
     world.backend.pace.hold()
     chats = []
     for text in texts:
@@ -191,9 +199,10 @@ def test_monochrome(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_notice(snapshot: Snapshot) -> None:
     async def scenario() -> None:
-        async with open_app(size=(120, 36), settings=AppSettings(engine_panel=False)) as world:
+        async with open_app(size=(120, 36), settings=AppSettings(engine_panel=False), notifications=True) as world:
             await settle(world)
             await world.command("/nosuch")
+            await world.until(lambda: world.app.screen.query("Toast"), "the notice")
             snapshot(world.app, "notice")
 
     run(scenario())

@@ -314,6 +314,7 @@ class MainScreen(Screen[None]):
         for pane in self.panes:
             if pane.chat.is_busy:
                 pane.show_activity(self._reading(pane.chat, view))
+                pane.count_soon()
 
     @staticmethod
     def _reading(chat: Chat, view: EngineView) -> str:

@@ -26,7 +26,8 @@ class Welcome(VerticalScroll):
     Welcome {
         align: center middle;
         height: 1fr;
-        & > * { max-width: 62; width: 1fr; margin: 0 2; }
+        padding: 0 2;
+        & > * { max-width: 62; width: 1fr; }
         & #welcome-title { text-style: bold; color: $text-primary; margin-bottom: 1; }
         & #welcome-hint { color: $text-muted; margin-bottom: 1; }
         & #welcome-model { color: $text; margin-bottom: 1; }
