@@ -12,11 +12,13 @@ from click.testing import CliRunner
 
 from chatpaged.cli.ask import command as ask
 from chatpaged.cli.main import COMMANDS, cli
+from chatpaged.cli.run import command as app
 from chatpaged.cli.setting_options import SettingsCommand, origin_of, setting_of, setting_option
 from chatpaged.setting_groups import all_settings
 from chatpaged.setting_kinds import Number
 from tests.cli.runner import run_inside
 
+FLAGS = {"engine.prefix_caching", "output.color", "app.sidebar", "app.engine_panel"}  # they take no value
 SAMPLES = ("-3", "-2", "-1", "0", "0.5", "1", "2", "24", "32", "100", "101", "1e9", "nan", "x", "auto", "cpu", "2G", "show")
 
 
@@ -119,8 +121,8 @@ def test_commands_without_such_options_read_no_files(user: Path) -> None:
 
 @pytest.mark.parametrize("key", sorted(all_settings()))
 def test_every_setting_has_an_effect(key: str) -> None:
-    covered = {entry.key for param in ask.params if (entry := setting_of(param)) is not None}
-    assert key in covered
+    covered = {entry.key for param in (*ask.params, *app.params) if (entry := setting_of(param)) is not None}
+    assert key in covered or key.startswith("keys.")  # these have no options; tests/ui/test_app_habits.py has them pressed
 
 
 def test_options_with_settings_belong_to_commands_that_take_them() -> None:
@@ -134,12 +136,12 @@ def test_options_with_settings_belong_to_commands_that_take_them() -> None:
                 assert isinstance(leaf, SettingsCommand), leaf.name
 
 
-@pytest.mark.parametrize("key", sorted(set(all_settings()) - {"engine.prefix_caching", "output.color"}))  # flags take no value
+@pytest.mark.parametrize("key", [key for key in sorted(all_settings()) if key not in FLAGS and not key.startswith("keys.")])
 @pytest.mark.parametrize("text", SAMPLES)
 def test_options_and_settings_take_the_same_values(key: str, text: str) -> None:
     """What a setting takes, its option takes as the same value; what it refuses, the option or the parameters' own check refuses."""
     entry = all_settings()[key]
-    param = next(param for param in ask.params if setting_of(param) == entry)
+    param = next(param for param in (*ask.params, *app.params) if setting_of(param) == entry)
     try:
         value = entry.kind.parse(text)
     except ValueError:
