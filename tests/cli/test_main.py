@@ -19,7 +19,7 @@ from tests.cli.runner import run_inside
         (["--debgu", "ask", "hi"], 2, ["--debgu", "'--debug'"]),
         (["aks", "hi"], 2, ["no command 'aks'", "did you mean ask?"]),
         (["completoin"], 2, ["did you mean completion?"]),
-        (["What is rain?"], 2, ["no command 'What is rain?'", "there are ask, "]),
+        (["What is rain?"], 2, ["no command 'What is rain?'", "there are run, ask, "]),
         (["config", "shwo"], 2, ["shwo", "'show'"]),
         (["config", "show", "--orgin"], 2, ["--orgin", "'--origin'"]),
         (["completion", "powershell"], 2, ["powershell", "bash", "zsh", "fish"]),
