@@ -15,7 +15,7 @@ from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.presets import complete_presets
 from chatpaged.cli.sampling_options import given_sampling, sampling_options
 from chatpaged.cli.setting_options import SettingsCommand, preset_option, setting_option, settings_of, working_directory
-from chatpaged.cli.signals import leaving_at_once, statuses
+from chatpaged.cli.signals import TERMINATED, leaving_at_once, statuses
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.sampling_params import SamplingParams
@@ -140,7 +140,16 @@ def _run(chosen: _Chosen, **parts: Any) -> int:
         log = stack.enter_context(capture_output())
         history = PromptHistory(None if chosen.no_save else history_file())
         app = ChatpagedApp(
-            AppParts(store=store, session=session, directory=working_directory(), log=log, history=history, signals=statuses(), **parts)
+            AppParts(
+                store=store,
+                session=session,
+                directory=working_directory(),
+                log=log,
+                history=history,
+                signals=statuses(),
+                hung_up=TERMINATED,
+                **parts,
+            )
         )
         app.run()
     if app.failure is not None:

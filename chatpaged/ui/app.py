@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -32,7 +33,7 @@ from chatpaged.ui.screens.engine import EngineScreen
 from chatpaged.ui.screens.help import HelpScreen
 from chatpaged.ui.screens.log import LogScreen
 from chatpaged.ui.screens.main import MainScreen
-from chatpaged.ui.terminal_input import TerminalDriver
+from chatpaged.ui.terminal_input import HungUp, TerminalDriver
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.prompt_area import PromptArea
 from chatpaged.workspace import Workspace
@@ -61,6 +62,7 @@ class AppParts:
         log: what libraries print.
         history: what was typed before.
         signals: those that end it, and with which exit status.
+        hung_up: the status with which it ends when the terminal is gone.
     """
 
     backend: Backend
@@ -77,6 +79,7 @@ class AppParts:
     log: OutputCapture | None = None
     history: PromptHistory = field(default_factory=PromptHistory)
     signals: Mapping[int, int] = field(default_factory=dict)
+    hung_up: int = 1
 
 
 class _Choices:
@@ -183,6 +186,11 @@ class ChatpagedApp(App[None]):
         loop = asyncio.get_running_loop()
         for number, status in self.parts.signals.items():
             loop.add_signal_handler(number, self._end, status)
+
+    @on(HungUp)
+    def _hung_up(self) -> None:
+        """The terminal is gone, and nobody has sent a signal, or it was ignored."""
+        self._end(self.parts.hung_up)
 
     def _end(self, status: int) -> None:
         async def end() -> None:

@@ -113,6 +113,10 @@ def _beginning_at_end(data: str) -> int:
     return next((length for length in lengths if data.endswith(BRACKETED_PASTE_START[:length])), 0)
 
 
+class HungUp(Message):
+    """The terminal is gone."""
+
+
 class TerminalDriver(LinuxDriver):
     """Textual's driver with this parser."""
 
@@ -123,8 +127,14 @@ class TerminalDriver(LinuxDriver):
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
-                if selector.select(_SECONDS) and (data := decoder.decode(os.read(self.fileno, _READ))):
-                    for message in parser.feed(data):
+                if selector.select(_SECONDS):
+                    read = self._read()
+                    if not read:
+                        # The terminal is gone. Asking again would give the same at once, for ever.
+                        self.process_message(HungUp())
+                        break
+                    text = decoder.decode(read)  # nothing, where it is a part of a character
+                    for message in parser.feed(text) if text else ():
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
@@ -133,3 +143,10 @@ class TerminalDriver(LinuxDriver):
                 pass  # half of something, and nobody left to see it
         except (EOFError, ParseError):
             pass
+
+    def _read(self) -> bytes:
+        """What the terminal has sent; nothing where it is gone."""
+        try:
+            return os.read(self.fileno, _READ)
+        except OSError:
+            return b""
