@@ -203,6 +203,7 @@ def test_notice(snapshot: Snapshot) -> None:
             await settle(world)
             await world.command("/nosuch")
             await world.until(lambda: world.app.screen.query("Toast"), "the notice")
+            await world.until(lambda: " 7 / 8,192" in str(world.pane.query_one(ContextMeter).render()), "the meter")
             snapshot(world.app, "notice")
 
     run(scenario())
