@@ -151,9 +151,13 @@ def _run(chosen: _Chosen, **parts: Any) -> int:
                 **parts,
             )
         )
-        app.run()
+        try:
+            app.run()
+        except Exception as error:  # noqa: BLE001 - a widget that has failed and fails again while the application ends
+            app.failure = app.failure or error
     if app.failure is not None:
         # On the normal screen, where it stays.
         sys.stderr.write("".join(traceback.format_exception(app.failure)))
         sys.stderr.write("chatpaged: the application has failed; what was said is kept: chatpaged run -c goes on\n")
+        return app.return_code or 1
     return app.return_code or 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -33,7 +33,7 @@ from chatpaged.ui.screens.engine import EngineScreen
 from chatpaged.ui.screens.help import HelpScreen
 from chatpaged.ui.screens.log import LogScreen
 from chatpaged.ui.screens.main import MainScreen
-from chatpaged.ui.terminal_input import HungUp, TerminalDriver
+from chatpaged.ui.terminal_input import TerminalDriver
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.prompt_area import PromptArea
 from chatpaged.workspace import Workspace
@@ -132,7 +132,7 @@ class ChatpagedApp(App[None]):
     workspace: Workspace
 
     def __init__(self, parts: AppParts) -> None:
-        super().__init__(driver_class=TerminalDriver)
+        super().__init__(driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.parts = parts
         self.choices = _Choices(self)
         self.animation_level = "none"  # what moves costs the engine its time
@@ -187,9 +187,8 @@ class ChatpagedApp(App[None]):
         for number, status in self.parts.signals.items():
             loop.add_signal_handler(number, self._end, status)
 
-    @on(HungUp)
-    def _hung_up(self) -> None:
-        """The terminal is gone, and nobody has sent a signal, or it was ignored."""
+    def action_hang_up(self) -> None:
+        """Ends: the terminal is gone, and nobody has sent a signal, or it was ignored."""
         self._end(self.parts.hung_up)
 
     def _end(self, status: int) -> None:

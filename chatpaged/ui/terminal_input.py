@@ -2,6 +2,8 @@
 
 - Alt+Enter comes as escape and return from most terminals and tmux; Textual takes it for Enter, which would send.
 - A paste with an escape character in it makes Textual take the rest of it for keys, Enter among them. Here it stays one piece.
+- A terminal that has gone (a closed window, a lost connection) lets Textual wait forever for somebody to take what it writes, and keep
+  a core busy reading nothing. Here the application ends, and everything is kept.
 - Bytes that are not UTF-8 end Textual's input thread, and the application with it. Here they are shown as what they are: unreadable.
 
 `App(driver_class=TerminalDriver)` uses it.
@@ -14,9 +16,12 @@ import selectors
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Generator, Iterable
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 from textual._parser import ParseError
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Key, Paste
 from textual.message import Message
@@ -113,12 +118,41 @@ def _beginning_at_end(data: str) -> int:
     return next((length for length in lengths if data.endswith(BRACKETED_PASTE_START[:length])), 0)
 
 
-class HungUp(Message):
-    """The terminal is gone."""
+class _LastingFile:
+    """The terminal to write to, which may go away: what is written then is lost, and nothing else."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """Writes, if it can."""
+        with suppress(OSError):
+            return self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes what has been held back, if it can."""
+        with suppress(OSError):
+            self._file.flush()
 
 
 class TerminalDriver(LinuxDriver):
     """Textual's driver with this parser."""
+
+    def __init__(self, app: App[Any], **options: Any) -> None:
+        """Prepares it, as the base class does."""
+        super().__init__(app, **options)
+        # Textual's thread that writes would end with an error, and whoever writes would wait for it forever.
+        self._file = cast(Any, _LastingFile(cast(TextIO, self._file)))
+
+    def _read(self) -> bytes:
+        """What has been typed; nothing if the terminal has gone."""
+        with suppress(OSError):
+            return os.read(self.fileno, _READ)
+        return b""
 
     def run_input_thread(self) -> None:
         """Reads from the terminal until the application ends or steps aside."""
@@ -130,12 +164,11 @@ class TerminalDriver(LinuxDriver):
                 if selector.select(_SECONDS):
                     read = self._read()
                     if not read:
-                        # The terminal is gone. Asking again would give the same at once, for ever.
-                        self.process_message(HungUp())
+                        self._app.call_later(getattr(self._app, "action_hang_up", self._app.action_quit))
                         break
-                    text = decoder.decode(read)  # nothing, where it is a part of a character
-                    for message in parser.feed(text) if text else ():
-                        self.process_message(message)
+                    if data := decoder.decode(read):
+                        for message in parser.feed(data):
+                            self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
         try:
