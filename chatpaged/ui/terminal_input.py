@@ -176,10 +176,3 @@ class TerminalDriver(LinuxDriver):
                 pass  # half of something, and nobody left to see it
         except (EOFError, ParseError):
             pass
-
-    def _read(self) -> bytes:
-        """What the terminal has sent; nothing where it is gone."""
-        try:
-            return os.read(self.fileno, _READ)
-        except OSError:
-            return b""
