@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from chatpaged.amounts import disk_size
 from chatpaged.chat_template import ChatTemplate
 from chatpaged.child_process import failure_reason, run_module
-from chatpaged.cli.terminal import disk_size
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.tokenizer import Tokenizer, read_json

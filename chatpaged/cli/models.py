@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chatpaged.amounts import disk_size
 from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.setting_options import SettingsCommand
-from chatpaged.cli.terminal import Status, configure_streams, disk_size, printable
+from chatpaged.cli.terminal import Status, configure_streams, printable
 from chatpaged.errors import InvalidRequestError, ModelError
 
 if TYPE_CHECKING:

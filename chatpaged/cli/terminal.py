@@ -151,8 +151,3 @@ def configure_streams() -> None:
                 stream.reconfigure(errors="replace")
             else:
                 stream.reconfigure(encoding="utf-8", errors="replace")
-
-
-def disk_size(count: int) -> str:
-    """Bytes on disk, in the units in which disks and downloads are measured: `98.4 MB`, `1.52 GB`."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

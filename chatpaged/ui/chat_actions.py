@@ -216,6 +216,8 @@ class ChatActions:
 
         def take(name: str | None) -> None:
             desk.theme = name if name is not None else before
+            if name is not None and name != before:
+                self.say(f"{name} until you quit; chatpaged config set app.theme {name} keeps it")
 
         def preview(name: str) -> None:
             desk.theme = name

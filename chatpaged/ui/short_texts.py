@@ -20,16 +20,6 @@ def short_count(count: float) -> str:
     return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
 
 
-def short_size(count: float) -> str:
-    """Bytes: `720 KiB`, `1.4 GiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1023.5:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.1f} {unit}" if unit != "B" and value < 9.95 else f"{value:.0f} {unit}"
-
-
 def short_speed(speed: float) -> str:
     """Tokens a second, without the unit: `0.4`, `14.2`, `128`, `12.3k`."""
     return f"{speed:.1f}" if speed < 99.95 else short_count(speed)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from chatpaged.ui.short_texts import fitted, one_line, share, short_count, short_size, short_speed
+from chatpaged.amounts import memory_size
+from chatpaged.ui.short_texts import fitted, one_line, share, short_count, short_speed
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_counts_are_short(count: int) -> None:
     ],
 )
 def test_sizes(count: float, text: str) -> None:
-    assert short_size(count) == text
+    assert memory_size(count) == text
 
 
 def test_speeds_and_shares() -> None:

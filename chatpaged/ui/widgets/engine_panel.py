@@ -9,9 +9,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
+from chatpaged.amounts import memory_size
 from chatpaged.engine.sequence import SequenceStatus
 from chatpaged.engine_view import Cell, EngineView
-from chatpaged.ui.short_texts import one_line, share, short_count, short_size
+from chatpaged.ui.short_texts import one_line, share, short_count
 from chatpaged.ui.widgets.block_map import BlockMap
 from chatpaged.ui.widgets.chat_table import ChatTable
 from chatpaged.ui.widgets.engine_status import EngineStatus
@@ -150,7 +151,7 @@ class EnginePanel(VerticalScroll):
         snapshot = view.snapshot
         self._status.show(view)
         self._memory.show(
-            f"{view.num_blocks:,} × {short_size(snapshot.block_bytes)} = {short_size(view.num_blocks * snapshot.block_bytes)}"  # noqa: RUF001
+            f"{view.num_blocks:,} × {memory_size(snapshot.block_bytes)} = {memory_size(view.num_blocks * snapshot.block_bytes)}"  # noqa: RUF001
         )
         self._show_map()
         self._chats.show(view)
@@ -230,8 +231,8 @@ def _told(view: EngineView, blocks: range) -> str:
 def _sharing(view: EngineView) -> list[Figure]:
     snapshot = view.snapshot
     return [
-        Figure("In use", short_size(view.blocks_in_use * snapshot.block_bytes), f"{view.blocks_in_use:,} blocks"),
-        Figure("Saved by sharing", short_size(view.saved_bytes), f"{snapshot.saved_blocks:,} blocks"),
+        Figure("In use", memory_size(view.blocks_in_use * snapshot.block_bytes), f"{view.blocks_in_use:,} blocks"),
+        Figure("Saved by sharing", memory_size(view.saved_bytes), f"{snapshot.saved_blocks:,} blocks"),
         Figure("Prefix hit rate", share(snapshot.prefix_hit_rate), f"{short_count(snapshot.counters['prefix_hit_tokens'])} tokens"),
     ]
 
