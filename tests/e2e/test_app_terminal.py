@@ -18,13 +18,13 @@ from chatpaged.store import Store
 from tests.cli.runner import DEADLINE, REPOSITORY
 from tests.cli.scripted_model import make_model
 from tests.e2e.bare_terminal import BareTerminal
-from tests.e2e.tmux import HAS_TMUX, PROMPT, Tmux, surroundings
+from tests.e2e.tmux import HAS_TMUX, Tmux, surroundings
 from tests.e2e.troubled_app import IMPORTS, NOISE, TROUBLE
 
 needs_tmux = pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")
 WELCOME, READY, WRITING = "What shall we talk about?", "is ready", "Esc stops"
 DEAD = "The engine has stopped"
-ENDLESS = ("--temperature", "0", "--ignore-eos")
+ENDLESS = ("--temperature", "0", "--ignore-eos", "--threads", "1")  # one thread: others may be at work on this machine
 CTRL_Q, PROMPT_MARK = "\x11", "\u276f"
 COLOR = re.compile(r"\x1b\[[0-9;:]*\b(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])\b[0-9;:]*m")
 
@@ -47,11 +47,16 @@ def letters(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "", text)
 
 
+def drawn(text: str) -> bool:
+    """Whether anything in a text was drawn by the application."""
+    return any(part in text for part in ("▌", "╭", "│", "New chat", "tok/s"))
+
+
 def answer_on(screen: str) -> str:
     """The answer that a screen shows, from below its header to above the prompt."""
     lines = [line.partition("▌")[2] for line in screen.splitlines() if "▌" in line]
     heads = [i for i, line in enumerate(lines) if re.search(r"  \d\d:\d\d$", line)]
-    return letters("".join(lines[heads[-1] + 1 :])) if heads else ""
+    return letters("".join(lines[heads[-1] + 1 :])) if heads and "You" not in lines[heads[-1]] else ""
 
 
 # --- as a user has it --------------------------------------------------------------------------------------------------
@@ -71,18 +76,20 @@ def test_two_chats_one_stopped_the_end_and_again(home: Path, starter_model: Path
         terminal.wait(WELCOME, sea)
         terminal.type(moon, "Enter")
         # Both are being answered: each has its speed in the list.
-        terminal.until(lambda screen: len(re.findall(r"^ +\d+ tok/s ", screen, re.MULTILINE)) == 2 and answer_on(screen), "two answers")
+        terminal.until(
+            lambda screen: len(re.findall(r"^ +(?:\d+ tok/s|writing) ", screen, re.MULTILINE)) == 2 and answer_on(screen), "two answers"
+        )
         terminal.press("Escape")
-        terminal.wait("stopped: o goes on")
+        terminal.wait("stopped:")
         stopped = answer_on(terminal.wait_gone(WRITING))
         terminal.press("M-Down")
-        terminal.wait("length limit reached")
+        terminal.wait("limit reached")
         terminal.wait_gone(WRITING)
         idle(terminal.process())
         terminal.press("C-q")
         assert terminal.status() == 0
         terminal.assert_as_before()
-        assert terminal.history().replace(PROMPT, "").strip() == ""  # nothing of what was drawn has been scrolled away
+        assert not drawn(terminal.history())
         chats = kept(home)
         assert set(chats) == {sea, moon}
         assert [chats[name].path()[1].finish_reason for name in (sea, moon)] == ["length", "cancelled"]
@@ -91,7 +98,9 @@ def test_two_chats_one_stopped_the_end_and_again(home: Path, starter_model: Path
         terminal.run("run", *ENDLESS, "--max-tokens", "120")
         terminal.wait(WELCOME, sea, moon)  # offered
         terminal.press("M-Down")
-        screen = terminal.wait("reached: o goes on")
+        terminal.wait("stopped:")
+        terminal.press("M-Down")
+        screen = terminal.wait("limit reached")
         assert letters(chats[sea].path()[1].content)[-80:] in answer_on(screen)
         terminal.process().send_signal(signal.SIGTERM)
         assert terminal.status() == 143
@@ -122,10 +131,9 @@ def test_killed_in_an_answer_and_gone_on_with(home: Path, starter_model: Path) -
 
         def look(screen: str) -> bool:
             seen.append((time.monotonic(), answer_on(screen)))
-            first = next((when for when, text in seen if text), None)
-            return first is not None and seen[-1][0] - first > 3
+            return any(len(text) > 20 and when < seen[-1][0] - 2 for when, text in seen)
 
-        terminal.until(look, "three seconds of an answer")
+        terminal.until(look, "an answer that has been there for two seconds")
         terminal.process().kill()
         killed = time.monotonic()
         terminal.until(lambda _: not terminal.has_process(), "the end")
@@ -137,10 +145,11 @@ def test_killed_in_an_answer_and_gone_on_with(home: Path, starter_model: Path) -
 
     with Tmux(home) as terminal:
         terminal.run("run", "-c", *ENDLESS, "--max-tokens", "20")
-        terminal.wait(question, "interrupted: o goes on", "● SmolLM2")
+        terminal.wait(question, "interrupted:", "● SmolLM2")
         terminal.press("C-Up")
+        terminal.wait("o Go on")
         terminal.press("o")
-        terminal.wait("length limit reached")
+        terminal.wait("limit reached")
         terminal.press("C-q")
         assert terminal.status() == 0
     longer = kept(home)[question].path()[-1].content
@@ -160,7 +169,7 @@ def test_an_engine_that_stops_is_loaded_again(home: Path, starter_model: Path) -
         terminal.wait_gone(DEAD)
         terminal.wait("● SmolLM2")
         terminal.type("Hello again.", "Enter")
-        terminal.wait("Hello again.", "length limit reached")
+        terminal.wait("Hello again.", "limit reached")
         terminal.press("C-q")
         assert terminal.status() == 0
         terminal.assert_as_before()
@@ -322,7 +331,7 @@ def test_resized_while_everybody_prints(home: Path) -> None:  # I5, I19, I20
         terminal.wait("New chat", "Help")
         screen = terminal.wait_gone(WRITING)
         assert "NOISE" not in screen
-        assert terminal.history().replace(PROMPT, "").strip() == ""
+        assert not drawn(terminal.history())
         terminal.press("F12")
         terminal.wait("NOISE")
         terminal.press("Escape", "C-q")

@@ -167,10 +167,13 @@ class ChatPane(Vertical):
         live = self._live_node()
         whole = path[:-1] if live is not None and path and path[-1].id == live.id else path
         target, self._target = self._target, None
+        was_focused = self.messages.has_focus_within
         await self.messages.show([self.item(node) for node in whole], system=self.chat.conversation.system, at=target)
         if live is not None and whole is not path:
             self._growing.add(live.id)
             await self.messages.begin(self.item(live))
+        if was_focused and not self.messages.has_focus_within:
+            self._prompt.focus_input()  # the message is another one now; else the focus would go to the list of chats
         self.show_title()
 
     def _live_node(self) -> Node | None:
