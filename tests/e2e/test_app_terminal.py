@@ -24,6 +24,7 @@ from tests.e2e.troubled_app import IMPORTS, NOISE, TROUBLE
 needs_tmux = pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")
 WELCOME, READY, WRITING = "What shall we talk about?", "is ready", "Esc stops"
 DEAD = "The engine has stopped"
+LIST_WIDTH = 30
 ENDLESS = ("--temperature", "0", "--ignore-eos", "--threads", "1")  # one thread: others may be at work on this machine
 CTRL_Q, PROMPT_MARK = "\x11", "\u276f"
 COLOR = re.compile(r"\x1b\[[0-9;:]*\b(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])\b[0-9;:]*m")
@@ -49,13 +50,13 @@ def letters(text: str) -> str:
 
 def drawn(text: str) -> bool:
     """Whether anything in a text was drawn by the application."""
-    return any(part in text for part in ("▌", "╭", "│", "New chat", "tok/s"))
+    return any(part in text for part in ("╭", "│", "New chat", "tok/s", "Commands"))
 
 
 def answer_on(screen: str) -> str:
-    """The answer that a screen shows, from below its header to above the prompt."""
-    lines = [line.partition("▌")[2] for line in screen.splitlines() if "▌" in line]
-    heads = [i for i, line in enumerate(lines) if re.search(r"  \d\d:\d\d$", line)]
+    """The answer that a screen shows right of the list of chats, from below its header to above the prompt."""
+    lines = [line[LIST_WIDTH:] for line in screen.partition("╭")[0].splitlines() if WRITING not in line]
+    heads = [i for i, line in enumerate(lines) if re.search(r" \d\d:\d\d\b", line)]
     return letters("".join(lines[heads[-1] + 1 :])) if heads and "You" not in lines[heads[-1]] else ""
 
 
