@@ -255,9 +255,12 @@ class MessageList(Widget):
         beside(self, "go", self._go_to, node_id, self._new_wish(), focus=focus)
 
     def focus_last(self) -> None:
-        """Chooses the last message."""
+        """Chooses the last message; at once where it is laid out, since the next key is meant for it."""
         if self.window.entries:
-            self.go_to(self.window.entries[-1].item.node.id, focus=True)
+            last = self.window.entries[-1].item.node.id
+            if (view := self._views.get(last)) is not None:
+                view.focus(scroll_visible=False)
+            self.go_to(last, focus=True)
 
     def scroll_to_end(self) -> None:
         """Goes to the end and stays there while something is added."""
