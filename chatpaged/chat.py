@@ -39,6 +39,7 @@ class Chat:
         queue: what has been sent meanwhile and comes next.
         sampling: values of its own, by their names in `SamplingParams`.
         preset: the preset it was begun with; empty without.
+        stopping: somebody wants its answer to end.
         unread: something came while nobody was looking.
         pinned: it stays at the top of the list.
         prompt: what is typed and has not been sent.
@@ -53,6 +54,7 @@ class Chat:
     sampling: dict[str, Any] = field(default_factory=dict)
     preset: str = ""
     unread: bool = False
+    stopping: bool = False
     pinned: bool = False
     prompt: PromptDraft = field(default_factory=PromptDraft)
     stored: bool = False

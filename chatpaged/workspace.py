@@ -172,6 +172,8 @@ class Workspace:
         """Ends the answer; what there is of it is kept. What waits for its end goes back to where it was typed."""
         if not chat.is_busy:
             return False
+        chat.stopping = True
+        self._emit(ChatChanged(chat.id))
         if chat.queue:
             self._emit(Returned(chat.id, "\n\n".join(chat.queue)))
             chat.queue.clear()
@@ -205,6 +207,7 @@ class Workspace:
             self._begin(chat, lambda session: session.draft(following), text=following)
 
     def _give_back(self, chat: Chat, text: str, reason: str) -> None:
+        chat.stopping = False
         self._set_state(chat, ChatState.IDLE)
         if chat.begun is not None and not chat.begun.done():
             chat.begun.set_result(None)
@@ -270,7 +273,7 @@ class Workspace:
                 self._emit(AnswerGrew(chat.id, node.id, delta.index, delta.text, delta.reasoning, delta.repeats))
 
     def _ended(self, chat: Chat, reply: Reply) -> None:
-        chat.state = ChatState.IDLE
+        chat.state, chat.stopping = ChatState.IDLE, False
         if not reply.nodes and not reply.draft.is_new and chat.before is not None:
             chat.conversation.branch(chat.before.id)
             self._emit(PathChanged(chat.id))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
@@ -285,8 +286,13 @@ class ChatpagedApp(App[None]):
         """Shows keys and commands; closes them where they are shown."""
         if isinstance(self.screen, HelpScreen):
             self.pop_screen()
-        else:
+        elif not any(isinstance(screen, HelpScreen) for screen in self.screen_stack):
             self.show_help()
+
+    def action_command_palette(self) -> None:
+        """Shows all commands; they are shown once, also where something else was opened over them."""
+        if not any(isinstance(screen, CommandPalette) for screen in self.screen_stack):
+            super().action_command_palette()
 
     # --- copying and the end ---------------------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class ChatPane(Vertical):
 
     async def _work(self) -> None:
         """Shows what happens in its order: mounting takes time, and events come meanwhile."""
-        while True:
+        while self.is_open:
             event = await self._events.get()
             if event is None or isinstance(event, PathChanged):
                 await self._show_path()
@@ -160,42 +160,37 @@ class ChatPane(Vertical):
         """Shows the messages as they are now: what is waiting to be told is in them already."""
         while not self._events.empty():
             self._events.get_nowait()
-        path = self.chat.conversation.path()
+        chat = self.chat  # another one may come into view while this one is being shown
+        path = chat.conversation.path()
         self._growing.clear()
         self.query_one(Welcome).display = not path
         self.messages.display = bool(path)
-        live = self._live_node()
+        live = _live_node(chat)
         whole = path[:-1] if live is not None and path and path[-1].id == live.id else path
         target, self._target = self._target, None
         was_focused = self.messages.has_focus_within
-        await self.messages.show([self.item(node) for node in whole], system=self.chat.conversation.system, at=target)
+        await self.messages.show([item_of(chat, node) for node in whole], system=chat.conversation.system, at=target)
         if live is not None and whole is not path:
+            # What has come while the others were laid out is in it.
+            live = _live_node(chat) or chat.conversation.node(live.id)
             self._growing.add(live.id)
-            await self.messages.begin(self.item(live))
+            await self.messages.begin(item_of(chat, live))
         if was_focused and not self.messages.has_focus_within:
             self._prompt.focus_input()  # the message is another one now; else the focus would go to the list of chats
         self.show_title()
 
-    def _live_node(self) -> Node | None:
-        """The answer in view that is being generated, with all there is of it."""
-        reply = self.chat.reply
-        if reply is None or not self.chat.is_busy:
-            return None
-        leaf = self.chat.conversation.leaf
-        current = [reply.current(index) for index in range(reply.params.n)]
-        return next((node for node in current if node is not None and leaf is not None and node.id == leaf.id), None)
-
     async def _grow(self, event: AnswerGrew) -> None:
-        leaf = self.chat.conversation.leaf
+        chat = self.chat
+        leaf = chat.conversation.leaf
         if leaf is None or leaf.id != event.node_id:
             return  # an alternative that is not in view
         if event.node_id not in self._growing:
-            path = self.chat.conversation.path()
+            path = chat.conversation.path()
             if [item.node.id for item in self.messages.items] != [node.id for node in path[:-1]]:
                 await self._show_path()  # with all there is of the answer, this piece as well
                 return
             self._growing.add(event.node_id)
-            await self.messages.begin(self.item(replace(leaf, content="", reasoning="")))
+            await self.messages.begin(item_of(chat, replace(leaf, content="", reasoning="")))
         self.messages.feed(event.node_id, event.text, event.reasoning)
         if event.repeats:
             self.messages.set_notice(event.node_id, _REPEATS)
@@ -204,7 +199,7 @@ class ChatPane(Vertical):
         leaf = self.chat.conversation.leaf
         if leaf is not None and leaf.id in event.node_ids:
             self._growing.discard(leaf.id)
-            await self.messages.finish(self.item(leaf))
+            await self.messages.finish(item_of(self.chat, leaf))
 
     async def go_to(self, message_id: str) -> None:
         """Shows a message, also one of another branch."""
@@ -221,11 +216,6 @@ class ChatPane(Vertical):
         else:
             self.app.notify("no answer here has shown its thinking", markup=False)
 
-    def item(self, node: Node) -> MessageItem:
-        """A message as the list takes it."""
-        siblings = [sibling.id for sibling in self.chat.conversation.siblings(node.id)]
-        return MessageItem(node, siblings.index(node.id) + 1, len(siblings))
-
     def show_recent(self, entries: Sequence[ListEntry]) -> None:
         """The chats that an empty one offers."""
         self.query_one(Welcome).show_recent([entry for entry in entries if entry.id != self.chat.id and entry.num_messages])
@@ -234,7 +224,8 @@ class ChatPane(Vertical):
 
     def show_title(self) -> None:
         """Names the chat, where several are in view."""
-        self.query_one("#pane-title", Static).update(Content(shown(self.chat.title)))
+        if self.is_open:
+            self.query_one("#pane-title", Static).update(Content(shown(self.chat.title)))
 
     def show_activity(self, reading: str = "") -> None:
         """Says what the chat is doing.
@@ -242,6 +233,8 @@ class ChatPane(Vertical):
         Args:
             reading: how far its prompt has been read.
         """
+        if not self.is_open:
+            return
         host = self.workspace.host
         self.query_one("#activity", Static).update(Content(shown(self._activity(reading))))
         says = host.status if host.state is HostState.LOADING else f"{host.name} is ready."
@@ -251,7 +244,9 @@ class ChatPane(Vertical):
         chat, host = self.chat, self.workspace.host
         follows = f" · {len(chat.queue)} more to send" if chat.queue else ""
         if self.editing is not None:
-            return "Editing an earlier message: it stays beside the new one · Esc gives up"
+            return "Editing · Esc gives up · the old message stays beside the new one"
+        if chat.stopping:
+            return f"stopping …{follows}"
         if chat.state is ChatState.GENERATING:
             speed = f" · {chat.speed:.0f} tok/s" if chat.speed else ""
             return f"writing{speed} · Esc stops{follows}"
@@ -324,3 +319,18 @@ class ChatPane(Vertical):
         if chat is self.chat:
             left_out = chat.reply.draft.left_out if chat.reply is not None else 0
             self.query_one(ContextMeter).show(used, model.context, left_out=left_out)
+
+
+def item_of(chat: Chat, node: Node) -> MessageItem:
+    """A message of a chat as the list takes it."""
+    siblings = [sibling.id for sibling in chat.conversation.siblings(node.id)]
+    return MessageItem(node, siblings.index(node.id) + 1, len(siblings))
+
+
+def _live_node(chat: Chat) -> Node | None:
+    """The answer in view that is being generated, with all there is of it."""
+    reply, leaf = chat.reply, chat.conversation.leaf
+    if reply is None or not chat.is_busy or leaf is None:
+        return None
+    current = [reply.current(index) for index in range(reply.params.n)]
+    return next((node for node in current if node is not None and node.id == leaf.id), None)

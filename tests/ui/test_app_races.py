@@ -1,0 +1,77 @@
+"""What happens when much happens at once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from textual.command import CommandPalette
+
+from chatpaged.chat import ChatState
+from chatpaged.ui.screens.help import HelpScreen
+from tests.scripted_backend import ScriptedBackend
+from tests.ui.app_world import AppWorld, open_app, run
+
+LONG = "Some *words* and `code` in a line.\n\n" * 40
+
+
+async def three_streams(world: AppWorld) -> list[str]:
+    world.backend.pace.hold()
+    ids = []
+    for number in range(3):
+        chat = await world.send(f"question {number}", wait=False)
+        await world.until(lambda chat=chat: chat.state is ChatState.WAITING)  # type: ignore[misc]
+        ids.append(chat.id)
+        await world.pilot.press("ctrl+n")
+    return ids
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chats_are_switched_while_they_are_being_shown(seed: int) -> None:
+    draw = random.Random(seed)
+
+    async def scenario() -> None:
+        async with open_app(ScriptedBackend(LONG)) as world:
+            ids = await three_streams(world)
+            for _ in range(60):
+                world.backend.pace.let(draw.randrange(6))
+                await world.main.open_chat(draw.choice(ids))
+                if draw.random() < 0.3:
+                    await world.pilot.pause()
+            world.backend.pace.free()
+            for chat_id in ids:
+                await world.main.open_chat(chat_id)
+                await world.idle(world.chat)
+                await world.until(lambda: world.pane.messages.mounted[-1].text == LONG)
+
+    run(scenario())
+
+
+def test_panes_come_and_go_while_answers_are_written() -> None:
+    async def scenario() -> None:
+        async with open_app(ScriptedBackend(LONG), size=(180, 40)) as world:
+            ids = await three_streams(world)
+            for round_ in range(12):
+                world.backend.pace.let(4)
+                await world.main.open_chat(ids[round_ % 3], beside=True)
+                await world.pilot.press("f4")
+            world.backend.pace.free()
+            for chat_id in ids:
+                await world.idle(world.workspace.chats[chat_id])
+
+    run(scenario())
+
+
+def test_the_palette_and_the_keys_over_each_other() -> None:
+    async def scenario() -> None:
+        async with open_app() as world:
+            for keys in (("ctrl+p", "f1", "ctrl+p"), ("f1", "ctrl+p", "f1"), ("ctrl+p", "ctrl+p"), ("f1", "f1")):
+                await world.pilot.press(*keys)
+                await world.pilot.pause()
+                assert sum(isinstance(screen, CommandPalette) for screen in world.app.screen_stack) <= 1
+                assert sum(isinstance(screen, HelpScreen) for screen in world.app.screen_stack) <= 1
+                for _ in range(4):
+                    await world.pilot.press("escape")
+                await world.until(lambda: world.app.screen is world.main)
+
+    run(scenario())
