@@ -43,6 +43,8 @@ class Store:
         """
         path = path if path is not None else store_file()
         self._database = Database(path if create or path.exists() else None)
+        self._thrown_away: set[str] = set()
+        """By this one: what is still written there is an answer that was stopped, while another process writes because it is used."""
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
@@ -82,7 +84,7 @@ class Store:
             path: the messages up to the new one, from the first one on.
         """
         with self._database.writing() as connection:
-            _update_session(connection, state)
+            self._update_session(connection, state)
             known = len(path) - 1
             while known and not _exists(connection, "messages", path[known - 1].id):
                 known -= 1
@@ -102,6 +104,8 @@ class Store:
             )
             if not changed.rowcount:
                 raise StoreError(f"message {node.id} was deleted meanwhile; what it has become cannot be kept")
+            (session_id,) = connection.execute("SELECT session FROM messages WHERE id = ?", (node.id,)).fetchone()
+            self._revive(connection, session_id)
 
     def update_session(self, conversation: Conversation) -> None:
         """Keeps system prompt, model and what is looked at. The name is what `rename` has made it, also in another process.
@@ -114,7 +118,21 @@ class Store:
     def update_state(self, state: SessionState) -> None:
         """The same of a conversation as it was at one moment."""
         with self._database.writing() as connection:
-            _update_session(connection, state)
+            self._update_session(connection, state)
+
+    def _update_session(self, connection: sqlite3.Connection, state: SessionState) -> None:
+        changed = connection.execute(
+            "UPDATE sessions SET system = ?, model = ?, leaf = ?, updated = max(updated, ?) WHERE id = ?",
+            (state.system, state.model, state.leaf, state.updated, state.id),
+        )
+        if not changed.rowcount:
+            raise StoreError(f"session {state.id} was deleted meanwhile; what follows cannot be kept in it")
+        self._revive(connection, state.id)
+
+    def _revive(self, connection: sqlite3.Connection, session_id: str) -> None:
+        """What another process has thrown away and is gone on with here is wanted."""
+        if session_id not in self._thrown_away:
+            connection.execute("UPDATE sessions SET deleted = NULL WHERE id = ? AND deleted IS NOT NULL", (session_id,))
 
     def rename(self, session_id: str, name: str) -> None:
         """Gives a conversation a name; an empty one takes it away.
@@ -153,12 +171,23 @@ class Store:
     # --- throwing away -----------------------------------------------------------------------------------------------------
 
     def throw_away(self, session_id: str, *, now: float | None = None) -> None:
-        """Hides a conversation from everything but `undelete`; what is still said in it is kept all the same."""
+        """Hides a conversation from everything but `undelete`; what is still said in it is kept all the same.
+
+        It comes back by itself when another process, which has it open, goes on with it.
+        """
         self._set(session_id, "deleted", time.time() if now is None else now)
+        self._thrown_away.add(session_id)
 
     def undelete(self, session_id: str) -> None:
         """Takes back `throw_away`; without effect if the conversation has been deleted for good."""
         self._set(session_id, "deleted", None)
+        self._thrown_away.discard(session_id)
+
+    def purge(self, session_id: str) -> None:
+        """Deletes a conversation for good if it is still thrown away."""
+        with self._database.writing() as connection:
+            if connection.execute("SELECT 1 FROM sessions WHERE id = ? AND deleted IS NOT NULL", (session_id,)).fetchone():
+                _delete(connection, session_id)
 
     def empty_bin(self, *, before: float | None = None) -> int:
         """Deletes for good what was thrown away. Returns how many conversations these were.
@@ -275,12 +304,3 @@ def _delete(connection: sqlite3.Connection, session_id: str) -> None:
 
 def _exists(connection: sqlite3.Connection, table: str, identifier: str) -> bool:
     return connection.execute(f"SELECT 1 FROM {table} WHERE id = ?", (identifier,)).fetchone() is not None  # noqa: S608 - name of a table
-
-
-def _update_session(connection: sqlite3.Connection, state: SessionState) -> None:
-    changed = connection.execute(
-        "UPDATE sessions SET system = ?, model = ?, leaf = ?, updated = max(updated, ?) WHERE id = ?",
-        (state.system, state.model, state.leaf, state.updated, state.id),
-    )
-    if not changed.rowcount:
-        raise StoreError(f"session {state.id} was deleted meanwhile; what follows cannot be kept in it")

@@ -116,7 +116,7 @@ class BackgroundStore:
         self._write_last(("draft", session_id), lambda store: store.set_draft(session_id, text))
 
     def throw_away(self, session_id: str) -> None:
-        """See `Store.throw_away`. What has not been taken back when the store is closed is deleted for good then."""
+        """See `Store.throw_away`. What is still thrown away when the store is closed is deleted for good then."""
         self.write(lambda store: store.throw_away(session_id))
         self._thrown_away.add(session_id)
 
@@ -190,7 +190,7 @@ class BackgroundStore:
         if self._is_closed:
             return self._queue.flush(0.0)
         for session_id in sorted(self._thrown_away):
-            self.delete(session_id)
+            self._purge(session_id)
         self._is_closed = True
         end = time.monotonic() + seconds
         is_kept = self._queue.flush(seconds)
@@ -199,6 +199,9 @@ class BackgroundStore:
         self._reader.shutdown(wait=False)
         self._writer.join(max(0.0, end - time.monotonic()))
         return is_kept
+
+    def _purge(self, session_id: str) -> None:
+        self.write(lambda store: store.purge(session_id))
 
     def _close_reading(self) -> None:
         if self._reading is not None:

@@ -143,6 +143,30 @@ def test_what_is_thrown_away_is_nowhere_until_it_is_taken_back(path: Path) -> No
         assert [info.id for info in store.sessions()] == [gone.id, kept.id]
 
 
+@pytest.mark.parametrize("how", ["message", "growth", "session"])
+def test_what_one_throws_away_and_another_goes_on_with_comes_back(path: Path, how: str) -> None:
+    conversation = talk("question", "answer")
+    with Store(path) as ours, Store(path) as theirs:
+        ours.add_session(conversation)
+        ours.throw_away(conversation.id)
+        ours.update_message(conversation.nodes[-1])  # an answer that was stopped
+        ours.update_session(conversation)
+        assert ours.sessions() == []
+        if how == "message":
+            theirs.add_message(conversation, conversation.add_user("more"))
+        elif how == "growth":
+            theirs.update_message(conversation.update(replace(conversation.nodes[-1], content="longer")))
+        else:
+            theirs.update_session(conversation)
+        assert [info.id for info in ours.sessions()] == [conversation.id]
+        ours.purge(conversation.id)
+        assert same(ours.load(conversation.id), conversation)
+        ours.throw_away(conversation.id)
+        ours.purge(conversation.id)
+        ours.undelete(conversation.id)
+        assert ours.sessions() == []
+
+
 def test_what_was_thrown_away_is_deleted_for_good_later(path: Path) -> None:
     old, new, kept = talk("old secret"), talk("new secret"), talk("kept")
     with Store(path) as store:

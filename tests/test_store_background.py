@@ -384,6 +384,20 @@ def test_what_was_thrown_away_is_deleted_at_the_end(path: Path) -> None:
         assert {info.title for info in direct.sessions()} == {"secret 1", "secret 3"}
 
 
+def test_what_another_goes_on_with_is_not_deleted_at_the_end(path: Path) -> None:
+    conversation = Conversation()
+    conversation.add_user("question")
+    ours, theirs = (BackgroundStore(path, on_error=lambda _: None) for _ in range(2))
+    ours.add_session(conversation)
+    ours.throw_away(conversation.id)
+    assert ours.flush(LIMIT)
+    theirs.add_message(conversation, conversation.add_user("more"))
+    assert theirs.flush(LIMIT)
+    assert ours.close(LIMIT)
+    assert theirs.close(LIMIT)
+    assert contents(on_disk(path, conversation)) == ["question", "more"]
+
+
 def test_a_session_keeps_its_answers_in_the_background(store: BackgroundStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_reply, "SAVE_SECONDS", 0.0)
     tokenizer = byte_tokenizer()
