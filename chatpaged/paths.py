@@ -70,10 +70,18 @@ def project_settings_file(start: Path) -> Path | None:
 
 
 def private_dir(path: Path) -> Path:
-    """Makes a directory, parents included, that only its owner can look into."""
+    """Makes a directory, parents included, that only its owner can look into.
+
+    Raises:
+        NotADirectoryError: something else is in the way; it is named.
+        OSError: it cannot be made.
+    """
     if not path.is_dir():
         private_dir(path.parent)  # mkdir's own `parents` would leave them open to others
-        path.mkdir(mode=0o700, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     return path
 
 

@@ -188,7 +188,8 @@ class Database:
         except sqlite3.Error as error:
             raise StoreError(self._explain(error)) from error
         except OSError as error:
-            raise StoreError(f"cannot open the store {self.path}: {error.strerror or error}; --no-save does without it") from error
+            what = f"{error.strerror or error}{f': {error.filename}' if isinstance(error, NotADirectoryError) else ''}"
+            raise StoreError(f"cannot open the store {self.path}: {what}; --no-save does without it") from error
 
     def _explain(self, error: sqlite3.Error) -> str:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -607,6 +607,15 @@ def test_private_directories_keep_what_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o750, "what the user has set is left alone"
 
 
+def test_a_file_where_a_private_directory_should_be_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.touch()
+    for path in (file, file / "chatpaged", file / "a/b"):
+        with pytest.raises(NotADirectoryError) as told:
+            private_dir(path)
+        assert told.value.filename == str(file)
+
+
 def test_models_live_in_the_cache_that_xdg_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert models_dir() == tmp_path / "chatpaged/models"

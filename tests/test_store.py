@@ -369,6 +369,13 @@ def test_a_newer_store_and_a_foreign_one_are_left_alone(path: Path) -> None:
     assert "another program" in refused(path)
 
 
+def test_a_file_in_place_of_the_directory_of_a_store_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.touch()
+    assert f"Not a directory: {file};" in refused(file / "chatpaged/conversations.db")
+    assert f"Not a directory: {file};" in refused(file / "conversations.db")
+
+
 def test_a_store_that_cannot_be_opened_or_written(path: Path, tmp_path: Path) -> None:
     path.mkdir(parents=True)
     assert "is a directory" in refused(path)
