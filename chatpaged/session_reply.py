@@ -218,9 +218,17 @@ class Reply:
             return
         figures = {name: value for name, value in asdict(self.metrics).items() if name != "completion_tokens"}
         told = figures | {"rereads": [asdict(entry) for entry in self.rereads], "left_out": self.draft.left_out}
-        for sample in self._samples.values():
+        for index, sample in self._samples.items():
             if sample.node is not None:
-                self._save(sample, replace(sample.node, usage={**told, **sample.node.usage}))
+                own = {"tokens_per_second": self._speed(index, self.metrics.tokens_per_second)}
+                self._save(sample, replace(sample.node, usage={**told, **own, **sample.node.usage}))
+
+    def _speed(self, index: int, all_samples: float | None) -> float | None:
+        """One sample's share of the tokens a second of all; as there, first tokens do not count."""
+        later = {done.index: max(done.num_tokens - 1, 0) for done in self.completions}
+        if all_samples is None or not later.get(index):
+            return None
+        return all_samples * (later[index] / sum(later.values()))
 
     def _save(self, sample: _Sample, node: Node) -> None:
         sample.node = self.conversation.update(node)

@@ -107,6 +107,30 @@ def test_an_answer_is_kept_with_all_about_it(world: World) -> None:
     assert stored.model == "scripted"
 
 
+def test_each_alternative_has_its_share_of_the_speed(world: World) -> None:
+    one = world.say(world.session(), "hi")
+    assert one.metrics is not None
+    assert one.nodes[0].usage["tokens_per_second"] == one.metrics.tokens_per_second
+    uneven = World(world.path, script=lambda _, sample: 97 if sample.position < 3 + 4 * sample.index else END)
+    session = uneven.session()
+    reply = uneven.say(session, "hi", SamplingParams(temperature=0, n=3))
+    assert reply.metrics is not None
+    total = reply.metrics.tokens_per_second
+    assert total is not None
+    counts = [usage(node, "completion_tokens") for node in reply.nodes]
+    assert len(set(counts)) > 1
+    speeds = [node.usage["tokens_per_second"] for node in reply.nodes]
+    later = [count - 1 for count in counts]
+    assert speeds == pytest.approx([total * count / sum(later) for count in later])
+    assert [node.usage["tokens_per_second"] for node in uneven.stored(session).nodes[1:]] == speeds
+    uneven.store.close()
+
+
+def test_a_short_alternative_has_no_speed(world: World) -> None:
+    reply = world.say(world.session(), "hi", SamplingParams(temperature=0, n=2, max_tokens=1))
+    assert [node.usage["tokens_per_second"] for node in reply.nodes] == [None, None]
+
+
 def test_later_prompts_begin_with_all_that_was_there(world: World) -> None:
     session = world.session()
     session.set_system("S")
