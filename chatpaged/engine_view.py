@@ -7,7 +7,7 @@ Poem      reading     8       40        -     shared    held by several answers,
 Recipe    idle        -       40       30     cached    in the prefix cache, in nobody's use
 other requests        3        -        -     work that belongs to no chat
 no open chat          -        -       12     cached, but no open chat begins like it
-stored once           -      -80        -     what several chats hold is there once
+counted twice         -      -80        -     what several chats have is there once: repeats are taken off again
 all                  23       40       42     23 + 40 + 42 + free blocks + the null block = the pool
 ```
 """
@@ -168,8 +168,10 @@ class EngineView:
         cells = bytearray(self.snapshot.block_states.translate(_CELLS))
         row = self.row(chat_id if chat_id is not None else self.in_view)
         if row is not None:
-            for block in row.blocks | row.kept:
+            for block in row.blocks:
                 cells[block] = _LIT[cells[block]]
+            for block in row.kept:  # in use means by others
+                cells[block] = Cell.CHAT_CACHED if cells[block] == Cell.CACHED else Cell.CHAT_SHARED
         return bytes(cells) + bytes([Cell.LOWER]) * self.snapshot.tier_blocks
 
     def holders(self, block: int) -> tuple[ChatRow, ...]:

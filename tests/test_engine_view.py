@@ -83,6 +83,20 @@ def test_a_cell_says_what_a_block_is_for_the_chat_that_is_looked_at() -> None:
     assert view.holders(0) == ()
 
 
+def test_what_is_kept_for_a_chat_and_used_by_another_is_shared_with_it() -> None:
+    engine = engine_of()
+    rested = tuple((SYSTEM + "rested" * 8).encode())
+    engine.generate(rested)
+    engine.add_request(SYSTEM + "a" * 20, ENDLESS, request_id="a")
+    engine.step()
+    view = view_of(engine, chat("a", "a"), chat("idle", cached_blocks=engine.cached_blocks(rested)), in_view="idle")
+    a, idle = view.rows
+    assert (idle.own, idle.shared, idle.cached) == (0, 2, 3)
+    cells = view.cells()
+    assert {cells[block] for block in idle.kept & a.blocks} == {Cell.CHAT_SHARED}
+    assert cells.count(Cell.CHAT_USED) == 0
+
+
 def test_blocks_of_a_lower_tier_come_last() -> None:
     snapshot = replace(engine_of(num_blocks=5).snapshot(), tier_blocks=3)
     view = EngineView.of(snapshot, ())
@@ -205,6 +219,9 @@ def test_whatever_the_engine_does_it_adds_up(seed: int, num_actions: int) -> Non
         for row in view.rows:
             held = [snapshot.block_states[block] for block in row.blocks]
             assert all(state in (BlockState.USED, BlockState.SHARED) for state in held)
+            cells = view.cells(row.id)
+            counts = tuple(map(cells.count, (Cell.CHAT_USED, Cell.CHAT_SHARED, Cell.CHAT_CACHED)))
+            assert counts == (row.own, row.shared, row.cached), "the map and the table say the same"
 
 
 @pytest.mark.parametrize("number", ["free_blocks", "cached_blocks", "used_blocks", "shared_blocks"])

@@ -175,6 +175,44 @@ def test_each_chat_has_its_row_and_the_columns_add_up() -> None:
     run(app, test)
 
 
+def test_the_legend_and_the_table_say_the_same_of_a_chat() -> None:
+    engine, chats = work()
+    alone = ChatFacts(id="alone", title="Alone", cached_blocks=engine.snapshot().sequences[0].blocks)
+    app = PanelApp()
+
+    async def test(pilot: Pilot[Any]) -> None:
+        for in_view in ("alone", "c0", "c1", "c2"):
+            view = EngineView.of(steady(engine.snapshot()), [*chats, alone], in_view=in_view)
+            app.panel.show(view)
+            await pilot.pause()
+            row = view.row(in_view)
+            assert row is not None
+            lines = part(app, "legend")
+            told = " ".join(lines[next(i for i, line in enumerate(lines) if line.startswith(row.title[:8])) + 1 :])
+            counts = {name: int(count) for count, name in re.findall(r"(\d+) (own|shared|cached)", told)}
+            assert counts == {"own": row.own, "shared": row.shared, "cached": row.cached}
+
+    run(app, test)
+
+
+def test_the_lines_below_the_chats_explain_themselves() -> None:
+    app = PanelApp()
+
+    async def test(pilot: Pilot[Any]) -> None:
+        app.panel.show(scene())
+        await pilot.pause()
+        table = app.panel.query_one(ChatTable)
+        lines = lines_of(table)
+        for title, words in (("No open chat", "no open chat"), ("Counted twice", "several chats"), ("All", "the pool")):
+            y = next(y for y, line in enumerate(lines) if line.startswith(title))
+            await pilot.hover(table, (2, y))
+            assert words in str(table.tooltip)
+        await pilot.hover(table, (2, 1))
+        assert table.tooltip is None
+
+    run(app, test)
+
+
 def test_six_chats_with_room_for_two_add_up_on_the_screen_at_every_refresh() -> None:
     """Case C16, through the engine thread."""
     app = PanelApp()

@@ -9,6 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
@@ -22,6 +23,13 @@ _WIDE = 60
 _MARKS = {RowState.IDLE: "·", RowState.WAITING: "○", RowState.READING: "◐", RowState.WRITING: "●", RowState.PREEMPTED: "‖"}
 _STATE_WIDTH = 12
 _EXTRA = 14
+_NO_CHAT, _UNCLAIMED, _REPEATED, _ALL = "Other requests", "No open chat", "Counted twice", "All"
+_EXPLAINED = {
+    _NO_CHAT: "Work that belongs to no chat.",
+    _UNCLAIMED: "Cached blocks that no open chat begins with.\nThey are kept until room is needed.",
+    _REPEATED: "Blocks that several chats have are counted in the row of each,\nbut are in memory once: the repeats are taken off here.",
+    _ALL: "What the rows above add up to. With the free blocks\nand the null block this is the pool.",
+}
 
 
 class ChatTable(Lines, can_focus=True):
@@ -149,10 +157,10 @@ class ChatTable(Lines, can_focus=True):
         if view.others is not None:
             others = view.others
             speed = short_speed(others.speed) if others.speed else ""
-            yield self._line("Other requests", (others.own, others.shared, others.cached), speed, width, "quiet")
-        yield self._line("No open chat", (0, 0, sums.unclaimed), "", width, "quiet")
-        yield self._line("Stored once", (0, -sums.repeated_shared, -sums.repeated_cached), "", width, "quiet")
-        yield self._line("All", (sums.own, sums.shared, sums.cached), short_speed(view.speed), width, "sum")
+            yield self._line(_NO_CHAT, (others.own, others.shared, others.cached), speed, width, "quiet")
+        yield self._line(_UNCLAIMED, (0, 0, sums.unclaimed), "", width, "quiet")
+        yield self._line(_REPEATED, (0, -sums.repeated_shared, -sums.repeated_cached), "", width, "quiet")
+        yield self._line(_ALL, (sums.own, sums.shared, sums.cached), short_speed(view.speed), width, "sum")
 
     def _line(
         self, title: str, counts: Iterable[int | str], speed: str, width: int, name: str, *, state: str = "", found: str = ""
@@ -217,6 +225,8 @@ class ChatTable(Lines, can_focus=True):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Points at the chat below the mouse."""
         self._hover(self._chat_at(event.y))
+        told = _EXPLAINED.get(self._sum_at(event.y), "")
+        self.tooltip = Content(told) if told else None
 
     def on_leave(self, event: events.Leave) -> None:
         """Points at none."""
@@ -245,6 +255,13 @@ class ChatTable(Lines, can_focus=True):
     def _chat_at(self, y: int) -> str | None:
         index = (y - 1) // self._row_height
         return self._rows[index].id if y >= 1 and index < len(self._rows) else None
+
+    def _sum_at(self, y: int) -> str:
+        titles = [_UNCLAIMED, _REPEATED, _ALL]
+        if self._view is not None and self._view.others is not None:
+            titles.insert(0, _NO_CHAT)
+        index = y - 1 - (len(self._rows) * self._row_height or 1)
+        return titles[index] if 0 <= index < len(titles) else ""
 
     @property
     def _row_height(self) -> int:

@@ -69,9 +69,9 @@ class MapLegend(Lines):
         row = view.row(self._chat)
         if row is None:
             return
-        cells = view.cells(self._chat)
         yield (Segment(fitted(one_line(row.title), width), self.look("map-legend--chat")),)
-        yield from self._table([(cell, cells.count(cell), name) for cell, name in _OF_CHAT.items()], width)
+        counts = (row.own, row.shared, row.cached)
+        yield from self._table([(cell, count, name) for (cell, name), count in zip(_OF_CHAT.items(), counts, strict=True)], width)
 
     def _table(self, entries: list[tuple[Cell, int, str]], width: int) -> Iterable[Line]:
         """Entries in as many columns as there is room for. Counts have the digits of the pool's size, so nothing moves."""
