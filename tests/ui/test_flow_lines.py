@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,8 @@ from textual.content import Content
 
 from chatpaged.markdown_pieces import parser, split_pieces
 from chatpaged.ui.widgets.code_block import coloured_lines
-from chatpaged.ui.widgets.flow_lines import FlowLine, fair_widths, tabbed_line, wrap_positions
+from chatpaged.ui.widgets.flow_lines import FlowLine, tabbed_line, wrap_positions
+from chatpaged.ui.widgets.flow_tables import fair_widths
 from chatpaged.ui.widgets.markdown_lines import CodeSegment, TextSegment, render_piece
 from chatpaged.ui.widgets.message_window import KEPT, message_at, wanted
 
@@ -53,6 +55,70 @@ def test_columns_share_what_there_is() -> None:
     assert fair_widths([3, 5], 20) == [3, 5]
     assert fair_widths([3, 50, 50], 23) == [3, 10, 10]
     assert fair_widths([9, 9, 9], 3) == [1, 1, 1]
+    assert fair_widths([9, 30, 30], 30, least=[9, 3, 12]) == [9, 9, 12]
+    assert fair_widths([5, 30], 20, least=[2, 18]) == [2, 18]
+
+
+def table_lines(source: str) -> Sequence[FlowLine]:
+    (piece,) = split_pieces(source)
+    (segment,) = render_piece(parser(), piece)
+    assert isinstance(segment, TextSegment)
+    return segment.lines
+
+
+def rows_of(lines: Sequence[FlowLine], width: int) -> list[str]:
+    rows = [line.row(width, i) for line in lines for i in range(line.height(width))]
+    return [(row.lead.plain + row.text.plain).rstrip() for row in rows]
+
+
+PRICES = """\
+| Dish | Price (each) | When |
+|---|---:|---|
+| Porridge with berries | 4.50 | mornings only |
+| Bread | 12.00 | all day, evenings too |"""
+
+
+def test_columns_of_a_table_are_as_wide_as_their_longest_words() -> None:
+    assert rows_of(table_lines(PRICES), 60)[0] == "Dish                  │ Price (each) │ When"
+    assert all(cell_len(row) <= 32 for row in rows_of(table_lines(PRICES), 32))
+    text = " ".join(rows_of(table_lines(PRICES), 32))
+    for word in ("Porridge", "berries", "mornings", "evenings", "(each)", "12.00"):
+        assert word in text
+    assert "┼" in text
+
+
+def test_a_table_that_is_too_narrow_for_its_words_is_shown_as_records() -> None:
+    lines = table_lines(PRICES)
+    assert rows_of(lines, 24) == [
+        "────────────────────────",
+        "Dish: Porridge with",
+        "  berries",
+        "Price (each): 4.50",
+        "When: mornings only",
+        "────────────────────────",
+        "Dish: Bread",
+        "Price (each): 12.00",
+        "When: all day,",
+        "  evenings too",
+        "────────────────────────",
+    ]
+    assert "\n".join(line.copy(0, None) for line in lines) == PRICES.replace("|---|---:|---|", "| --- | ---: | --- |")
+    inner = rows_of(table_lines("- a\n\n  | b | c |\n  |---|---|\n  | unbreakable | words |"), 18)
+    assert inner[-4:] == ["  ────────────────", "  b: unbreakable", "  c: words", "  ────────────────"]
+    assert rows_of(table_lines("| considerable | headers |\n|---|---|"), 14) == ["considerable", "headers", "─" * 14]
+    assert "日本" in rows_of(table_lines("| a | b |\n|---|---|\n| 日本語日本語日本語 | 日本語日本語 |"), 20)[2], "has no words"
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.text(st.sampled_from("ab cd  é1"), max_size=24), min_size=3, max_size=3), max_size=4), st.integers(12, 70))
+def test_tables_are_never_too_wide_and_never_split_a_word_that_fits(cells: list[list[str]], width: int) -> None:
+    rows = [["Name", "Value", "Note"], *([cell.strip() for cell in row] for row in cells)]
+    source = "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * 3, *rows[1:]])
+    found = rows_of(table_lines(source), width)
+    assert all(cell_len(row) <= width for row in found)
+    words = [word for row in rows for cell in row for word in cell.split()]
+    shown = {part.rstrip(":") for row in found for part in row.replace("│", " ").split()}
+    assert all(word in shown for word in words if len(word) <= width - 2)
 
 
 def copied(source: str) -> str:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 
 from rich.cells import cell_len
 from textual.content import Content
 
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
-_RULE_STYLE = "$foreground 25%"
 _NARROWEST = 4
 """Columns a text keeps even where its indentation leaves none."""
 
@@ -117,96 +113,6 @@ class FlowLine:
         return begin + self.body.plain[first:last]
 
 
-class TableLine(FlowLine):
-    """A row of a table. It is selected and copied as a whole, in Markdown."""
-
-    atomic = True
-
-    def __init__(self, table: Table, index: int, *, lead: Content, hang: Content, copied_lead: str) -> None:
-        super().__init__(Content(), lead=lead, hang=hang, copied_lead=copied_lead)
-        self.table = table
-        self.index = index
-
-    def height(self, width: int) -> int:
-        """How many rows the highest of its cells takes."""
-        widths = self.table.widths(width - self.lead.cell_length)
-        return max(
-            (len(wrap_positions(cell.plain, columns)) + 1 for cell, columns in zip(self._cells(), widths, strict=True)),
-            default=1,
-        )
-
-    def row(self, width: int, index: int) -> Row:
-        """Its cells beside each other."""
-        widths = self.table.widths(width - self.lead.cell_length)
-        parts: list[Content] = []
-        for cell, size, align in zip(self._cells(), widths, self.table.aligns, strict=True):
-            rows = _cell_rows(cell, size)
-            parts.append(_aligned(rows[index] if index < len(rows) else Content(), size, align))
-        return Row(self.hang if index else self.lead, Content.styled(" │ ", _RULE_STYLE).join(parts), 0, index == 0)
-
-    def _cells(self) -> Sequence[Content]:
-        return self.table.rows[self.index]
-
-    def copy(self, start: int, end: int | None) -> str:  # noqa: ARG002 - a row is copied as a whole
-        """The row as Markdown."""
-        return f"{self.copied_lead}| {' | '.join(cell.plain for cell in self._cells())} |"
-
-
-class RuleLine(TableLine):
-    """The rule under the head of a table."""
-
-    def height(self, width: int) -> int:  # noqa: ARG002 - always one
-        """One row."""
-        return 1
-
-    def row(self, width: int, index: int) -> Row:
-        """A rule that crosses those between columns."""
-        rule = "─┼─".join("─" * size for size in self.table.widths(width - self.lead.cell_length))
-        return Row(self.lead, Content.styled(rule, _RULE_STYLE), 0, index == 0)
-
-    def copy(self, start: int, end: int | None) -> str:  # noqa: ARG002 - see `TableLine`
-        """The rule as Markdown."""
-        marks = {"left": "---", "right": "---:", "center": ":---:"}
-        return f"{self.copied_lead}| {' | '.join(marks[align] for align in self.table.aligns)} |"
-
-
-class Table:
-    """The cells of a table, and how wide its columns are.
-
-    Attributes:
-        rows: cells by rows, the head first; every row has as many.
-        aligns: left, right or center, a column each.
-    """
-
-    def __init__(self, rows: Sequence[Sequence[Content]], aligns: Sequence[str]) -> None:
-        self.rows = rows
-        self.aligns = aligns
-        self._widths: tuple[int, list[int]] | None = None
-
-    @cached_property
-    def _wanted(self) -> list[int]:
-        return [max(max((row[i].cell_length for row in self.rows), default=1), 1) for i in range(len(self.aligns))]
-
-    def widths(self, width: int) -> list[int]:
-        """The widths of the columns within a total width; what is too wide gives up most."""
-        if self._widths is None or self._widths[0] != width:
-            self._widths = (width, fair_widths(self._wanted, width - 3 * (len(self.aligns) - 1)))
-        return self._widths[1]
-
-
-def fair_widths(wanted: Sequence[int], total: int) -> list[int]:
-    """Shares out columns: who wants little gets it, the others get the same."""
-    if sum(wanted) <= total:
-        return list(wanted)
-    widths = [0] * len(wanted)
-    left, remaining = max(total, len(wanted)), len(wanted)
-    for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
-        widths[i] = min(wanted[i], max(left // remaining, 1))
-        left -= widths[i]
-        remaining -= 1
-    return widths
-
-
 def wrap_positions(text: str, width: int) -> list[int]:
     """Where a line is broken so that it fits: before words, within those that are longer than a row."""
     if len(text) <= width and (text.isascii() or cell_len(text) <= width):
@@ -240,20 +146,6 @@ def _fold(word: str, offset: int, width: int, cuts: list[int]) -> int:
             used = 0
         used += size
     return used
-
-
-def _cell_rows(cell: Content, width: int) -> list[Content]:
-    bounds = [0, *wrap_positions(cell.plain, width), len(cell.plain)]
-    return [cell[start:end].rstrip() for start, end in pairwise(bounds)] or [cell]
-
-
-def _aligned(text: Content, width: int, align: str) -> Content:
-    space = max(width - text.cell_length, 0)
-    if align == "right":
-        return text.pad_left(space)
-    if align == "center":
-        return text.pad(space // 2, space - space // 2)
-    return text.pad_right(space)
 
 
 def _untabbed(text: str, start: int, end: int) -> str:

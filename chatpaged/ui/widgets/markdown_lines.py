@@ -12,7 +12,8 @@ from textual.style import Style
 
 from chatpaged.markdown_pieces import Piece, normal_lines
 from chatpaged.shown_text import shown
-from chatpaged.ui.widgets.flow_lines import FlowLine, Row, RuleLine, Table, TableLine
+from chatpaged.ui.widgets.flow_lines import FlowLine, Row
+from chatpaged.ui.widgets.flow_tables import RuleLine, Table, TableLine
 
 BULLETS = "•◦▪"
 _HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary", "h3": "bold $text-secondary"}
