@@ -147,7 +147,7 @@ class DemoExecutor:
         return next(((script, len(said)) for script in found), None)
 
     def _choose(self, prompt: array[int], header: int, index: int, uniform: float) -> DemoAnswer:
-        """The answer to a question. Samples of one request get different ones, and so does who asks again."""
+        """The answer to a question, first the one whose words are in it. Samples of one request get different ones."""
         question = self._question(prompt, header)
         if question == CRASH:
             raise RuntimeError("the demo was asked to crash")
@@ -157,8 +157,7 @@ class DemoExecutor:
         others = [answer for answer in ANSWERS if answer not in matching]
         seed = hashlib.blake2b(prompt.tobytes() + repr(uniform).encode(), digest_size=8).digest()
         random.Random(seed).shuffle(others)  # noqa: S311 - no secret
-        # Who asks again wants something else, now and then.
-        order = [*others[:1], *matching, *others[1:]] if uniform > 0.5 else [*matching, *others]
+        order = [*matching, *others]
         return order[index % len(order)]
 
     def _question(self, prompt: Sequence[int], header: int) -> str:

@@ -80,6 +80,16 @@ def test_each_answer_comes_whole_to_who_asks_for_it(question: str, begin: str) -
     assert {completion.finish_reason for completion in found} == {FinishReason.STOP}
 
 
+@pytest.mark.parametrize(
+    ("question", "begin"),
+    [("table", "Four teas"), ("code", "A paged cache"), ("plan", "# A weekend"), ("think", "Short answer"), ("memory", "## Reading")],
+)
+def test_who_asks_for_an_answer_gets_it_however_it_is_drawn(question: str, begin: str) -> None:
+    engine = engine_of()
+    for seed in range(8):
+        assert answers(engine, question, SamplingParams(temperature=1.0, seed=seed, max_tokens=200))[0].text.startswith(begin)
+
+
 def test_the_answer_with_thinking_has_it_apart() -> None:
     (completion,) = answers(engine_of(), "why?")
     assert completion.reasoning is not None
@@ -96,7 +106,7 @@ def test_the_code_that_is_shown_works() -> None:
     assert printed.getvalue() == "[1, 0, 0, 0]\n"
 
 
-def test_who_asks_again_may_get_something_else_and_the_same_with_the_same_seed() -> None:
+def test_who_asks_in_no_known_words_again_may_get_something_else_and_the_same_with_the_same_seed() -> None:
     engine = engine_of()
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in range(20)]
     texts = [answers(engine, "?", one)[0].text for one in params]
