@@ -100,3 +100,10 @@ async def write(app: PromptApp, pilot: Pilot[None], text: str) -> None:
     for character in text:
         app.post_message(Key(_character_to_key(character), character))
     await until(pilot, lambda: typed(app) != before and typed(app).endswith(text))
+
+
+def burst(app: PromptApp, *keys: str) -> None:
+    """Presses keys that arrive all together, as over a slow line."""
+    for key in keys:
+        character = key if len(key) == 1 else None
+        app.post_message(Key(key if character is None else _character_to_key(key), character))

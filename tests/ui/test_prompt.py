@@ -15,7 +15,7 @@ from textual.widgets import TextArea
 
 from chatpaged.prompt_draft import Pasted, PromptDraft
 from chatpaged.setting_groups import KeySettings
-from tests.ui.prompt_app import PromptApp, in_app, typed, write
+from tests.ui.prompt_app import PromptApp, burst, in_app, typed, write
 from tests.ui.snapshots import until
 
 # --- keys ----------------------------------------------------------------------------------------------------------------
@@ -44,6 +44,49 @@ def test_the_keys_can_be_swapped() -> None:
         assert app.texts() == ["a\nb"]
 
     in_app(test, keys=KeySettings(send="ctrl+j", newline="enter"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (["a", "b", "c", "backspace", "d", "e", "backspace", "f", "g", "left", "h"], "abdfhg"),
+        (["a", "b", "c", "backspace", "x"], "abx"),
+        (["a", "b", "home", "x", "end", "y", "left", "delete", "z"], "xabz"),
+        (["a", "b", "ctrl+u", "c"], "c"),
+        (["a", "ctrl+j", "b", "up", "x", "down", "y"], "ax\nby"),
+        (["a", "b", "shift+left", "ctrl+x", "c", "ctrl+v"], "acb"),
+        (["a", "b", "c", "backspace", "ctrl+z", "d"], "abcd"),
+        (["s", "e", "n", "t", "enter", "n", "e", "w", "up", "!"], "sent!"),
+        ([*"/model", *(["backspace"] * 6), "b", "c", "escape", "d"], "bcd"),
+    ],
+)
+def test_keys_that_arrive_together_keep_their_order(keys: list[str], text: str) -> None:
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        burst(app, *keys)
+        await pilot.pause()
+        await until(pilot, lambda: typed(app) == text)
+
+    in_app(test)
+
+
+@pytest.mark.parametrize(
+    ("shown", "keys", "text"),
+    [
+        ("", ["a", "b", "c", "backspace", "enter", "d", "backspace", "e", "enter"], "ab|e"),
+        ("/mo", ["backspace", "backspace", "backspace", "h", "i", "enter"], "hi"),  # the list of commands was open
+        ("/mo", ["left", "left", "left", "h", "i", "end", "enter"], "hi/mo"),
+    ],
+)
+def test_what_is_sent_in_one_go_is_what_was_typed(shown: str, keys: list[str], text: str) -> None:
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        if shown:
+            await write(app, pilot, shown)
+            await until(pilot, lambda: app.completions.is_open)
+        burst(app, *keys)
+        await until(pilot, lambda: app.sent and typed(app) == "")
+        await until(pilot, lambda: "|".join(app.texts()) == text)
+
+    in_app(test)
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n\n", " \n\t"])  # A11

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 
 from textual.geometry import Region
@@ -69,7 +70,7 @@ class Completer:
         else:
             if _place(self._shown) != _place(now):
                 self.popup.close()
-            self.popup.run_worker(self._find(now), group="completions", exclusive=True)
+            self.popup.run_worker(partial(self._find, now), group="completions", exclusive=True)
 
     def on_key(self, names: AbstractSet[str], send_keys: AbstractSet[str]) -> bool:
         """A key was pressed while the text has the cursor.

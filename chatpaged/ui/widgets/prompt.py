@@ -227,6 +227,8 @@ class Prompt(Widget):
 
     def _on_key_first(self, event: events.Key) -> bool:
         names = {event.key, *event.aliases}
+        if self._completer.popup.is_open and not event.is_printable:
+            self._refresh_completions()  # what was typed just before may not have been told yet
         if self._completer.on_key(names, self._send_keys):
             return True
         if names & self._send_keys:
@@ -322,15 +324,18 @@ class Prompt(Widget):
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         """Something was typed."""
         event.stop()
-        if self._walked is not None and self.draft != self._walked:
-            self._walked = None
-        self._completer.refresh(wanted=self._walked is None)
+        self._refresh_completions()
         self.post_message(self.Edited(self))
 
     def on_text_area_selection_changed(self, event: TextArea.SelectionChanged) -> None:
         """The cursor was moved."""
         event.stop()
         self.border_subtitle = "Ctrl+E shows the pasted text" if self._area.chip_at_cursor() is not None else ""
+        self._refresh_completions()
+
+    def _refresh_completions(self) -> None:
+        if self._walked is not None and self.draft != self._walked:
+            self._walked = None
         self._completer.refresh(wanted=self._walked is None)
 
     def on_completions_chosen(self, event: Completions.Chosen) -> None:

@@ -229,11 +229,18 @@ class PromptArea(TextArea, inherit_bindings=False):
     # --- keys and mouse ----------------------------------------------------------------------------------------------------
 
     async def _on_key(self, event: events.Key) -> None:
-        if self._on_key_first(event):
+        if self._on_key_first(event) or await self._run_binding(event.key):
             event.stop()
             event.prevent_default()
             return
         await super()._on_key(event)
+
+    async def _run_binding(self, key: str) -> bool:
+        """Does what a key is bound to here. Textual would do it once the key has bubbled up, and type letters that come after it first."""
+        for binding in self._bindings.key_to_bindings.get(key, ()):
+            if await self.app.run_action(binding.action, self):
+                return True
+        return False
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
