@@ -176,6 +176,19 @@ def test_files_are_read_and_sent(tmp_path: Path) -> None:
     in_app(test, directory=tmp_path)
 
 
+@pytest.mark.parametrize("draft", [PromptDraft.of(" hi "), PromptDraft(("/system as in @notes.txt ", Pasted("long")))])
+def test_what_was_typed_comes_with_what_is_sent(tmp_path: Path, draft: PromptDraft) -> None:
+    (tmp_path / "notes.txt").write_text("NOTES")
+
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        app.prompt.load(draft)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.sent)
+        assert app.sent[0].draft == draft
+
+    in_app(test, directory=tmp_path)
+
+
 def test_a_file_that_is_not_there_sends_nothing_and_loses_nothing(tmp_path: Path) -> None:
     async def test(app: PromptApp, pilot: Pilot[None]) -> None:
         app.prompt.load(PromptDraft(("sum up @no/such.txt ", Pasted("long"))))

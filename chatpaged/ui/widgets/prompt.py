@@ -60,13 +60,16 @@ class Prompt(Widget):
     class Sent(Message):
         """Something was sent. The prompt is empty again."""
 
-        def __init__(self, prompt: Prompt, text: str, command: SlashCommand | None, *, chat: str, expansion: Expansion) -> None:
+        def __init__(
+            self, prompt: Prompt, text: str, command: SlashCommand | None, *, draft: PromptDraft, chat: str, expansion: Expansion
+        ) -> None:
             """Holds what was sent.
 
             Args:
                 prompt: where.
                 text: with pasted texts and files in it; of a command its argument.
                 command: what it is, unless it is for the model.
+                draft: exactly what was typed, to be put back if it is refused.
                 chat: what `Prompt.chat` was when it was sent.
                 expansion: the files in it, and how they were read.
             """
@@ -74,6 +77,7 @@ class Prompt(Widget):
             self.prompt = prompt
             self.text = text
             self.command = command
+            self.draft = draft
             self.chat = chat
             self.files = expansion.names
             self.notes = expansion.notes
@@ -293,7 +297,7 @@ class Prompt(Widget):
         self.history.add(draft)
         self.run_worker(asyncio.to_thread(self.history.save), group="history")
         text = expansion.text.strip() if command is not None else expansion.text
-        self.post_message(self.Sent(self, text, command, chat=chat, expansion=expansion))
+        self.post_message(self.Sent(self, text, command, draft=draft, chat=chat, expansion=expansion))
 
     # --- pasted texts ------------------------------------------------------------------------------------------------------
 
