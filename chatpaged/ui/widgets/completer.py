@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -70,7 +71,8 @@ class Completer:
         else:
             if _place(self._shown) != _place(now):
                 self.popup.close()
-            self.popup.run_worker(partial(self._find, now), group="completions", exclusive=True)
+            find: Callable[[], Awaitable[None]] = partial(self._find, now)  # a coroutine would have to be awaited also if it never runs
+            self.popup.run_worker(find, group="completions", exclusive=True)
 
     def on_key(self, names: AbstractSet[str], send_keys: AbstractSet[str]) -> bool:
         """A key was pressed while the text has the cursor.
