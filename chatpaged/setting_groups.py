@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from chatpaged.engine.config import DEFAULT_BLOCK_SIZE, DEVICES, DTYPES, MAX_THREADS
-from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, Text, Value
+from chatpaged.setting_kinds import Choice, Flag, Keys, Kind, Number, Size, Text, Value
 
 PREFIX = "CHATPAGED_"
 # Each says the same thing in another way: a value for one takes the place of a value for the other that ranks lower.
@@ -103,26 +103,26 @@ class AppSettings:
 class KeySettings:
     """Keys of `chatpaged run`, several of them with commas between."""
 
-    send: str = _setting("enter", Text(), "Send what is typed.")
-    newline: str = _setting("shift+enter,alt+enter,ctrl+j", Text(), "Begin a new line.")
-    open_editor: str = _setting("ctrl+g", Text(), "Write in an editor.")
-    stop: str = _setting("escape", Text(), "Stop the answer.")
-    new_chat: str = _setting("ctrl+n", Text(), "Begin a chat.")
-    next_chat: str = _setting("ctrl+pagedown,alt+down", Text(), "Go to the chat below.")
-    previous_chat: str = _setting("ctrl+pageup,alt+up", Text(), "Go to the chat above.")
-    find: str = _setting("ctrl+f", Text(), "Find a chat or a message.")
-    messages: str = _setting("ctrl+up,f7", Text(), "Choose a message, to copy, edit or branch.")
-    tree: str = _setting("ctrl+t", Text(), "Show the branches.")
-    choose_model: str = _setting("ctrl+o", Text(), "Change the model.")
-    toggle_sidebar: str = _setting("ctrl+b", Text(), "Show or hide the list of chats.")
-    toggle_engine: str = _setting("f2", Text(), "Show or hide the engine panel.")
-    engine_screen: str = _setting("f3", Text(), "Show the engine on the whole screen.")
-    split: str = _setting("f4", Text(), "Show another chat beside this one.")
-    next_pane: str = _setting("f6", Text(), "Go to the next pane.")
-    log: str = _setting("f12", Text(), "Show the log.")
-    palette: str = _setting("ctrl+p", Text(), "Show all commands.")
-    help: str = _setting("f1", Text(), "Show the keys.")
-    quit: str = _setting("ctrl+q", Text(), "Quit; everything is saved.")
+    send: str = _setting("enter", Keys(), "Send what is typed.")
+    newline: str = _setting("shift+enter,alt+enter,ctrl+j", Keys(), "Begin a new line.")
+    open_editor: str = _setting("ctrl+g", Keys(), "Write in an editor.")
+    stop: str = _setting("escape", Keys(), "Stop the answer.")
+    new_chat: str = _setting("ctrl+n", Keys(), "Begin a chat.")
+    next_chat: str = _setting("ctrl+pagedown,alt+down", Keys(), "Go to the chat below.")
+    previous_chat: str = _setting("ctrl+pageup,alt+up", Keys(), "Go to the chat above.")
+    find: str = _setting("ctrl+f", Keys(), "Find a chat or a message.")
+    messages: str = _setting("ctrl+up,f7", Keys(), "Choose a message, to copy, edit or branch.")
+    tree: str = _setting("ctrl+t", Keys(), "Show the branches.")
+    choose_model: str = _setting("ctrl+o", Keys(), "Change the model.")
+    toggle_sidebar: str = _setting("ctrl+b", Keys(), "Show or hide the list of chats.")
+    toggle_engine: str = _setting("f2", Keys(), "Show or hide the engine panel.")
+    engine_screen: str = _setting("f3", Keys(), "Show the engine on the whole screen.")
+    split: str = _setting("f4", Keys(), "Show another chat beside this one.")
+    next_pane: str = _setting("f6", Keys(), "Go to the next pane.")
+    log: str = _setting("f12", Keys(), "Show the log.")
+    palette: str = _setting("ctrl+p", Keys(), "Show all commands.")
+    help: str = _setting("f1", Keys(), "Show the keys.")
+    quit: str = _setting("ctrl+q", Keys(), "Quit; everything is saved.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

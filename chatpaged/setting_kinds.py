@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+import string
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -16,6 +19,23 @@ _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _LARGEST = 2**63 - 1
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
+
+_MODIFIERS = frozenset({"alt", "ctrl", "meta", "shift", "super"})
+# As Textual calls them, where it does not say what Unicode says.
+_CHARACTERS = {"/": "slash", "\\": "backslash", "-": "minus", "+": "plus", "_": "underscore", "@": "at", " ": "space"}
+
+
+def _character_name(character: str) -> str:
+    if character in _CHARACTERS or character.isalnum():
+        return _CHARACTERS.get(character, character)
+    return unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
+
+
+_TYPED = frozenset(_character_name(character) for character in (*string.punctuation, " "))
+_NAMED = frozenset(f"f{number}" for number in range(1, 25)) | {
+    *("enter", "escape", "tab", "backspace", "delete", "insert"),
+    *("home", "end", "pageup", "pagedown", "up", "down", "left", "right"),
+}
 
 
 class Kind(Protocol):
@@ -209,6 +229,57 @@ class Size:
         size = int(value)
         unit, factor = next((unit, factor) for unit, factor in reversed(_FACTORS.items()) if size % factor == 0)
         return f"{size // factor}{unit.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of a terminal, with commas between. They come out as Textual calls them."""
+
+    def describe(self) -> str:
+        """The values it takes."""
+        return "keys such as ctrl+n or f5, with commas between"
+
+    def check(self, value: object) -> Value:
+        """Takes a text with at least one key."""
+        if not isinstance(value, str):
+            raise ValueError(f"must be {self.describe()}, not {_shown(value)}")  # noqa: TRY004 - one kind of error for all values
+        if not value.strip():
+            raise ValueError(f"must be {self.describe()}, not empty")
+        try:
+            return ",".join(_key(key.strip()) for key in value.split(","))
+        except ValueError as error:
+            raise ValueError(f"must be {self.describe()}: {error}") from None
+
+    def parse(self, text: str) -> Value:
+        """Takes the same."""
+        return self.check(text)
+
+    def plain(self, value: Value) -> Value:
+        """The text."""
+        return value
+
+
+def _key(text: str) -> str:
+    """A key as Textual calls it.
+
+    Raises:
+        ValueError: there is no such key, or it is typed as text.
+    """
+    if not text:
+        raise ValueError("one of them is empty")
+    *modifiers, name = (text[:-1] + "plus" if text.endswith("+") and text[:-1][-1:] in {"", "+"} else text).lower().split("+")
+    single = len(name) == 1 and name.isprintable()
+    if single and name != "@":  # terminals send ctrl+@ under that name
+        name = _character_name(name)
+    is_typed = name in _TYPED or single
+    if not is_typed and name not in _NAMED:
+        near = difflib.get_close_matches(name, sorted(_NAMED | _TYPED), 1)
+        raise ValueError(f"{_shown(text)} is no key" + (f"; did you mean {'+'.join((*modifiers, *near))}?" if near else ""))
+    if unknown := [modifier for modifier in modifiers if modifier not in _MODIFIERS]:
+        raise ValueError(f"{_shown(unknown[0])} in {_shown(text)} is none of {', '.join(sorted(_MODIFIERS))}")
+    if is_typed and not set(modifiers) - {"shift"}:
+        raise ValueError(f"{text} is typed as text; put ctrl+ or alt+ before it")
+    return "+".join((*sorted(set(modifiers)), name))
 
 
 def parse_size(text: str) -> int:

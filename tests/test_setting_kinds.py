@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, Text, parse_size
+from chatpaged.setting_kinds import Choice, Flag, Keys, Kind, Number, Size, Text, parse_size
 
 SHARE = Number(minimum=0, maximum=1, above=True)
 COUNT = Number(minimum=1, whole=True)
@@ -32,6 +32,16 @@ COLOR = Choice(("auto", "never"), off="never")
         (Flag(), "0", False),
         (Size(), "1.5GiB", 3 * 2**29),
         (Size(), "4096", 4096),
+        (Keys(), "ctrl+n", "ctrl+n"),
+        (Keys(), "shift+enter, alt+enter ,ctrl+j", "shift+enter,alt+enter,ctrl+j"),
+        (Keys(), "F24", "f24"),
+        (Keys(), "escape,tab,backspace,delete,insert,home,end,up", "escape,tab,backspace,delete,insert,home,end,up"),
+        (Keys(), "shift+ctrl+PageDown", "ctrl+shift+pagedown"),
+        (Keys(), "super+meta+k", "meta+super+k"),
+        (Keys(), "ctrl+/,ctrl+slash", "ctrl+slash,ctrl+slash"),
+        (Keys(), "ctrl++,alt+-,ctrl+@", "ctrl+plus,alt+minus,ctrl+@"),
+        (Keys(), "ctrl+comma,alt+left_square_bracket,ctrl+space", "ctrl+comma,alt+left_square_bracket,ctrl+space"),
+        (Keys(), "ctrl+é", "ctrl+é"),
     ],
 )
 def test_values(kind: Kind, text: str, value: object) -> None:
@@ -60,6 +70,21 @@ def test_values(kind: Kind, text: str, value: object) -> None:
         (Size(), "much", "a size such as 512M or 2G"),
         (Size(), "0", "a size"),
         (Size(), "9" * 400 + "G", "..."),
+        (Keys(), "", "not empty"),
+        (Keys(), "ctrl+n,,f5", "one of them is empty"),
+        (Keys(), "ctrl+,", "is no key"),
+        (Keys(), "nonsense", "'nonsense' is no key"),
+        (Keys(), "ctrl+esc", "did you mean ctrl+escape?"),
+        (Keys(), "f25", "'f25' is no key"),
+        (Keys(), "control+n", "'control' in 'control+n' is none of alt, ctrl"),
+        (Keys(), "a", "a is typed as text"),
+        (Keys(), "A", "A is typed as text"),
+        (Keys(), "shift+a", "shift+a is typed as text"),
+        (Keys(), "+", "+ is typed as text"),
+        (Keys(), "slash", "slash is typed as text"),
+        (Keys(), "space", "space is typed as text"),
+        (Keys(), "ctrl+\x1b", "is no key"),
+        (Keys(), "x" * 400, "..."),
     ],
 )
 def test_refused_texts(kind: Kind, text: str, part: str) -> None:
@@ -90,6 +115,9 @@ def test_refused_texts(kind: Kind, text: str, part: str) -> None:
         (Size(), "0"),
         (Size(), str(2**63)),
         (Size(), "1979-05-27"),
+        (Keys(), "1"),
+        (Keys(), '["ctrl+n"]'),
+        (Keys(), '"nonsense"'),
     ],
 )
 def test_refused_toml(kind: Kind, toml: str) -> None:

@@ -17,6 +17,7 @@ from chatpaged import paths
 from chatpaged.engine.config import EngineConfig
 from chatpaged.errors import ChatpagedError, SettingsError
 from chatpaged.setting_groups import EXCLUSIVE, Settings, all_settings
+from chatpaged.setting_kinds import Keys
 from chatpaged.settings import FLAG_ONLY, IGNORED_VARIABLES, ResolvedSettings, resolve_settings
 from chatpaged.settings_file import SettingsFile, read_settings_file, write_setting
 
@@ -67,7 +68,7 @@ def test_every_setting_can_be_set_everywhere(user: Path, project: Path) -> None:
     for entry in all_settings().values():
         if entry.key == "engine.kv_blocks":
             continue
-        text = {"text": "x", "true or false": "off", "a power of two": "8"}.get(entry.kind.describe(), "1")
+        text = {"text": "x", Keys().describe(): "f9", "true or false": "off", "a power of two": "8"}.get(entry.kind.describe(), "1")
         if hasattr(entry.kind, "options"):
             text = entry.kind.options[-1]
         value = entry.kind.parse(text)
@@ -184,6 +185,7 @@ def test_all_problems_can_be_collected(user: Path, project: Path) -> None:
         ("CHATPAGED_ENGINE_KVMEMORY", "1", ["CHATPAGED_ENGINE_KV_MEMORY"]),
         ("CHATPAGED_ZZZ", "1", ["CHATPAGED_ZZZ is no setting"]),
         ("CHATPAGED_ENGINE_DEVICE", "tpu", ["variable CHATPAGED_ENGINE_DEVICE must be one of auto, cpu", "'tpu'"]),
+        ("CHATPAGED_KEYS_NEW_CHAT", "n", ["variable CHATPAGED_KEYS_NEW_CHAT must be keys", "n is typed as text"]),
         ("CHATPAGED_TRUST_REMOTE_CODE", "1", ["cannot be set", "--trust-remote-code"]),
         ("CHATPAGED_ENGINE_TRUST_REMOTE_CODE", "1", ["cannot be set", "--trust-remote-code"]),
     ],

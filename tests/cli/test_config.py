@@ -247,3 +247,16 @@ def test_negative_values_are_no_options() -> None:
     assert config("set", "sampling.presence_penalty", "-1").status == 0
     assert config("show", "sampling.presence_penalty").out == "-1.0\n"
     config("set", "sampling.top_k", "5", "--projct").failed(2, "--projct")
+
+
+@pytest.mark.parametrize("value", ["nonsense", "a", "", "ctrl+n,"])
+def test_keys_that_are_none_are_refused(place: Path, value: str) -> None:
+    result = config("set", "keys.new_chat", value)
+    assert (result.status, result.out) == (2, "")
+    assert "keys.new_chat must be keys such as ctrl+n" in result.err
+    assert not user_file(place).exists()
+    user_file(place).parent.mkdir(parents=True, exist_ok=True)
+    user_file(place).write_text(f"[keys]\nnew_chat = '{value}'\n")
+    assert "new_chat must be keys" in config("show").err
+    good("set", "keys.new_chat", "Ctrl+F9")
+    assert tomllib.loads(good("show"))["keys"]["new_chat"] == "ctrl+f9"
