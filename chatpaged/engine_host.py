@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
     from chatpaged.engine.llm_engine import LLMEngine
 
 _CLOSE_SECONDS = 3.0
-"""How long a step, or loading, may take to come to its end."""
+"""How long a step may take to come to its end."""
+_LOADING_SECONDS = 0.2
+"""The same of loading, of which nothing is lost."""
 
 
 class HostState(enum.Enum):
@@ -143,9 +145,11 @@ class EngineHost:
 
     async def close(self) -> None:
         """Ends the engine after its current step."""
+        seconds = _CLOSE_SECONDS if self.state is HostState.READY else _LOADING_SECONDS
         self.state = HostState.CLOSED
+        self._on_change()
         self._may_begin.set()
-        await self.engine.close(_CLOSE_SECONDS)
+        await self.engine.close(seconds)
         for task in self._tasks:
             task.cancel()
 

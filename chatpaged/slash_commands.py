@@ -77,7 +77,7 @@ COMMANDS = (
     SlashCommand("find", "[TEXT]", "Find a chat or a message.", ("search",)),
     SlashCommand("rename", "NAME", "Give this chat a name.", ("title",)),
     SlashCommand("pin", "", "Keep this chat at the top of the list, or no longer."),
-    SlashCommand("delete", "", "Delete this chat; it can be brought back.", ("rm",)),
+    SlashCommand("delete", "", "Delete this chat; until you quit it can be brought back.", ("rm",)),
     SlashCommand("export", "[FILE]", "Write this chat to a Markdown or JSON file.", ("save",), Completes.FILE),
     SlashCommand("copy", "", "Copy the last answer."),
     SlashCommand("split", "", "Show another chat beside this one."),

@@ -26,6 +26,7 @@ from chatpaged.errors import ChatpagedError, EngineDeadError, StoreError
 from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import ChatSession, Draft, Reply, SessionModel, SessionOptions
 from chatpaged.store_background import BackgroundStore
+from chatpaged.text_length import check_counted
 from chatpaged.workspace_events import (
     AnswerEnded,
     AnswerGrew,
@@ -195,7 +196,7 @@ class Workspace:
     async def _answer(self, chat: Chat, make: MakeDraft, n: int, text: str) -> None:
         """From a draft to its answers. The top of a chat's work: whatever fails is told, and nothing is lost."""
         try:
-            reply = await self._start(chat, make, n)
+            reply = await self._start(chat, make, n, text)
         except ChatpagedError as error:
             self._give_back(chat, text, str(error))
         except asyncio.CancelledError:
@@ -216,9 +217,12 @@ class Workspace:
         if reason:
             self._emit(Notice(reason, "error", chat.id))
 
-    async def _start(self, chat: Chat, make: MakeDraft, n: int) -> Reply:
+    async def _start(self, chat: Chat, make: MakeDraft, n: int, text: str) -> Reply:
         """Makes the prompt and keeps the question."""
-        session = self._session(chat, await self.host.wait_model())
+        model = await self.host.wait_model()
+        session = self._session(chat, model)
+        if model.context is not None:
+            await asyncio.to_thread(check_counted, text, model.tokenizer, model.context)
         draft = await asyncio.to_thread(make, session)
         self.host.check_fits(draft.prompt)
         values = chat.effective_sampling(self.host.defaults, self.sampling)

@@ -57,7 +57,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"store", "session_store"}),
     frozenset({"store_queue"}),
     frozenset({"store_background"}),
-    frozenset({"session_model"}),
+    frozenset({"session_model", "text_length"}),
     frozenset({"session_draft", "demo"}),
     frozenset({"session_reply"}),
     frozenset({"session_stream"}),

@@ -19,7 +19,7 @@ from chatpaged.cli.session_options import SessionChoice, run_draft, session_opti
 from chatpaged.cli.setting_options import SettingsCommand
 from chatpaged.cli.signals import dying, leaving_at_once
 from chatpaged.cli.terminal import AnswerWriter, Status, configure_streams
-from chatpaged.cli.truncation import check_length, cut_text
+from chatpaged.cli.truncation import cut_text
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, ModelError, PromptTooLongError, StoreError
@@ -192,6 +192,8 @@ def _draft(
 
     context = model.context(config) if asked.truncate is not None or len(text) > _LONG_TEXT else None
     if asked.truncate is None and context is not None:
+        from chatpaged.text_length import check_length
+
         check_length(text, model.tokenizer, context)
     if asked.truncate is not None:
         rooms = [context] if context is not None else []

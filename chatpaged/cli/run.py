@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,22 +16,20 @@ import click
 from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.presets import complete_presets
-from chatpaged.cli.sampling_options import given_sampling, sampling_options
+from chatpaged.cli.sampling_options import chat_sampling_options, given_sampling
 from chatpaged.cli.setting_options import SettingsCommand, preset_option, setting_option, settings_of, working_directory
 from chatpaged.cli.signals import TERMINATED, leaving_at_once, statuses
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.errors import InvalidRequestError
+from chatpaged.errors import InvalidRequestError, StoreError
 from chatpaged.setting_groups import AppSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chatpaged.backends import Backend
-
-_NOT_HERE = ("n", "logprobs")
-"""Alternatives are asked for in the application, and nobody sees log-probabilities there."""
+    from chatpaged.store_background import BackgroundStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class _Chosen:
 @setting_option("app.engine_panel")
 @setting_option("app.ctrl_c")
 @setting_option("app.editor")
-@sampling_options
+@chat_sampling_options
 @engine_options
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
@@ -93,7 +94,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     model, demo, system = options.pop("model"), options.pop("demo"), options.pop("system")
     chosen = _Chosen(options.pop("go_on"), options.pop("session"), options.pop("no_save"))
     app_settings = {name: options.pop(name) for name in ("theme", "map_colors", "sidebar", "engine_panel", "ctrl_c", "editor")}
-    given = {name: value for name, value in given_sampling(options).items() if name not in _NOT_HERE}
+    given = given_sampling(options)
     SamplingParams(**given)
     config = engine_config(**options)
     if demo and model is not None and ctx.get_parameter_source("model") is click.core.ParameterSource.COMMANDLINE:
@@ -114,7 +115,7 @@ def _backends(config: EngineConfig, *, demo: bool) -> Callable[[str | None], Bac
     from chatpaged.model_files import find_source
 
     def make(name: str | None) -> Backend:
-        if demo:
+        if demo and name in (None, DemoBackend.name):
             return DemoBackend(config)
         find_source(name)
         return ModelBackend(name, config)
@@ -125,23 +126,26 @@ def _backends(config: EngineConfig, *, demo: bool) -> Callable[[str | None], Bac
 def _run(chosen: _Chosen, **parts: Any) -> int:
     """Runs the application. Returns its exit status."""
     with collector_paused():  # the window should be there at once
+        from chatpaged.engine.async_engine import ENGINE_THREAD
         from chatpaged.prompt_history import PromptHistory, history_file
         from chatpaged.store_background import BackgroundStore
         from chatpaged.ui.app import AppParts, ChatpagedApp
         from chatpaged.ui.log_capture import capture_output
 
     session = chosen.find()
+    failures: SimpleQueue[StoreError] = SimpleQueue()
     with ExitStack() as stack:
         stack.enter_context(leaving_at_once())  # until the application takes such signals itself
         store = None
         if not chosen.no_save:
-            store = BackgroundStore(on_error=lambda error: app.store_failed(error))  # noqa: PLW0108 - there is no app yet
-            stack.callback(store.close)
+            store = BackgroundStore(on_error=failures.put)
+            stack.callback(_close, store)
         log = stack.enter_context(capture_output())
         history = PromptHistory(None if chosen.no_save else history_file())
         app = ChatpagedApp(
             AppParts(
                 store=store,
+                failures=failures,
                 session=session,
                 directory=working_directory(),
                 log=log,
@@ -159,5 +163,14 @@ def _run(chosen: _Chosen, **parts: Any) -> int:
         # On the normal screen, where it stays.
         sys.stderr.write("".join(traceback.format_exception(app.failure)))
         sys.stderr.write("chatpaged: the application has failed; what was said is kept: chatpaged run -c goes on\n")
-        return app.return_code or 1
-    return app.return_code or 0
+    status = app.return_code or (1 if app.failure is not None else 0)
+    if any(thread.name == ENGINE_THREAD and thread.is_alive() for thread in threading.enumerate()):
+        # It is loading, or in a long step: torch aborts a process that comes to its end meanwhile. Everything is kept by now.
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _close(store: BackgroundStore) -> None:
+    if not store.close():
+        sys.stderr.write("chatpaged: the last of what was said could not be kept; the store was locked, or the disk full\n")

@@ -51,6 +51,16 @@ def sampling_options(function: F) -> F:
     return function
 
 
+def chat_sampling_options(function: F) -> F:
+    """The same for chats: alternatives are asked for there one by one, and nobody sees log-probabilities."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+        params: list[click.Parameter] = function.__click_params__  # type: ignore[attr-defined]  # click's own way
+        if params[-1].name in ("n", "logprobs"):
+            params.pop()
+    return function
+
+
 def given_sampling(options: dict[str, Any]) -> dict[str, Any]:
     """Takes the sampling options out of a command's parameters.
 

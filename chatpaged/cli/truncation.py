@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 PLACES = ("start", "middle", "end")
 _KEPT_BEFORE = {"start": 0.0, "middle": 0.5, "end": 1.0}
 _MAX_ROUNDS = 20
-_MARGIN = 4  # normalizers make some texts shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +22,6 @@ class CutText:
 
     text: str
     num_cut: int
-
-
-def check_length(text: str, tokenizer: Tokenizer, context: int) -> None:
-    """Refuses a text that cannot fit whatever its tokens are. To encode it, just to count them, would take minutes and gigabytes.
-
-    Raises:
-        PromptTooLongError: it is far longer than the context would be in the longest tokens that there are.
-    """
-    least = len(text.encode()) // (tokenizer.longest_piece * _MARGIN)
-    if least > context:
-        raise PromptTooLongError(f"prompt is far too long for the context: more than {least} tokens > {context}; use a shorter prompt")
 
 
 def cut_text(text: str, place: str, limit: int, tokenizer: Tokenizer, num_tokens_of: Callable[[str], int]) -> CutText:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command: TypeAlias = "Callable[[LLMEngine], object]"
+ENGINE_THREAD = "chatpaged-engine"
 Progress = Callable[[str], None]
 """Is told, in a few words, what is being done."""
 
@@ -68,7 +69,7 @@ class AsyncEngine:
         self._slots: dict[str, OutputSlot] = {}
         self._futures: set[asyncio.Future[Any]] = set()
         self._names = (f"async-{number}" for number in itertools.count())
-        self._thread = threading.Thread(target=self._run, name="chatpaged-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=ENGINE_THREAD, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loaded: asyncio.Future[EngineFacts] | None = None
         self._dead: asyncio.Future[Exception] | None = None

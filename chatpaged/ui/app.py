@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
@@ -20,6 +21,7 @@ from chatpaged.backends import Backend
 from chatpaged.choices import model_choices, preset_choices
 from chatpaged.engine_view import EngineView
 from chatpaged.errors import StoreError
+from chatpaged.key_names import key_clashes
 from chatpaged.prompt_history import PromptHistory
 from chatpaged.session import SessionOptions
 from chatpaged.setting_groups import AppSettings, KeySettings
@@ -41,6 +43,7 @@ from chatpaged.workspace import Workspace
 from chatpaged.workspace_events import Severity
 
 _TWICE_SECONDS = 2.0
+_FAILURE_SECONDS = 0.5
 _NOTICE_SECONDS = {"information": 4.0, "warning": 8.0, "error": 15.0}
 
 
@@ -63,6 +66,7 @@ class AppParts:
         log: what libraries print.
         history: what was typed before.
         signals: those that end it, and with which exit status.
+        failures: what the store could not keep, from its own thread.
         hung_up: the status with which it ends when the terminal is gone.
     """
 
@@ -81,6 +85,7 @@ class AppParts:
     history: PromptHistory = field(default_factory=PromptHistory)
     signals: Mapping[int, int] = field(default_factory=dict)
     hung_up: int = 1
+    failures: SimpleQueue[StoreError] = field(default_factory=SimpleQueue)
 
 
 class _Choices:
@@ -139,6 +144,7 @@ class ChatpagedApp(App[None]):
         self.animation_level = "none"  # what moves costs the engine its time
         self._keys = asdict(parts.keys)
         self.failure: Exception | None = None
+        self.is_unsaved = False
         self._hinted_at = -_TWICE_SECONDS
         self._engine_screen: EngineScreen | None = None
         self.set_keymap({name: keys for name, keys in self._keys.items() if name not in ("send", "newline")})
@@ -164,6 +170,7 @@ class ChatpagedApp(App[None]):
         if parts.log is not None:
             parts.log.take_prints()
         self._handle_signals()
+        self.set_interval(_FAILURE_SECONDS, self._tell_failures)
         self.workspace = Workspace(
             parts.backend, parts.store, system=parts.system, sampling=parts.sampling, options=parts.options, hold=True
         )
@@ -174,6 +181,8 @@ class ChatpagedApp(App[None]):
             self.call_after_refresh(self.run_worker, screen.open_chat(parts.session), group="open")
         elif parts.preset is not None:
             self.call_after_refresh(screen.actions.new_from_preset, parts.preset)
+        for clash in key_clashes(parts.keys):
+            self.say(f"{clash}; chatpaged config set keys.… changes one of them", severity="warning")
         if parts.settings.theme != self.theme:
             self.say(f"there is no theme {parts.settings.theme!r}; /theme shows all", severity="warning")
 
@@ -225,9 +234,22 @@ class ChatpagedApp(App[None]):
         """Shows a notice. What it is made of is never markup."""
         self.notify(shown(" ".join(text.split())), title=title, severity=severity, timeout=_NOTICE_SECONDS[severity], markup=False)
 
-    def store_failed(self, error: StoreError) -> None:
-        """Says that something cannot be kept; called on the store's thread."""
-        self.call_from_thread(self.say, f"not kept: {error}", severity="error")
+    def notify(self, message: str, **options: Any) -> None:
+        """Shows a notice, unless the same is on the screen."""
+        if not any(notice.message == message and not notice.has_expired for notice in self._notifications):
+            super().notify(message, **options)
+
+    async def _tell_failures(self) -> None:
+        """Says what could not be kept, and goes on saying so until it is."""
+        store = self.parts.store
+        while not self.parts.failures.empty():
+            self.say(f"not kept: {self.parts.failures.get()}", severity="error")
+            self.is_unsaved = True
+        if self.is_unsaved and store is not None and await asyncio.to_thread(store.flush, 0.0):
+            self.is_unsaved = False
+        for screen in self.screen_stack:
+            if isinstance(screen, MainScreen):
+                screen.show_unsaved(unsaved=self.is_unsaved)
 
     # --- screens ---------------------------------------------------------------------------------------------------------
 
@@ -329,9 +351,13 @@ class ChatpagedApp(App[None]):
         self.exit()
 
     async def wind_up(self) -> None:
-        """Keeps everything."""
+        """Keeps everything. What is typed into a chat that has never been sent anything is found again with Up."""
         for screen in self.screen_stack:
             if isinstance(screen, MainScreen):
                 for pane in screen.panes:
                     pane.leave()
+        for chat in self.workspace.chats.values():
+            if not chat.stored and not chat.prompt.is_blank:
+                self.parts.history.add(chat.prompt)
+        await asyncio.to_thread(self.parts.history.save)
         await self.workspace.close()

@@ -128,7 +128,7 @@ class ChatActions:
         if pane is not None:
             pane.look_at(self.workspace.new_chat())
             self.screen.activate(pane, focus=False)
-        self.say(f"Deleted “{shown(title)}”. Press u in the list of chats to bring it back.")
+        self.say(f"Deleted “{shown(title)}”. Until you quit, u in the list of chats (Ctrl+B) brings it back.")
 
     async def take_back(self) -> None:
         """Brings back what was deleted last."""
@@ -186,8 +186,12 @@ class ChatActions:
         """Chooses another model for all chats."""
 
         def take(name: str | None) -> None:
-            if name:
+            if not name:
+                return
+            try:
                 self.use_model(name)
+            except ChatpagedError as error:
+                self.say(str(error), wrong=True)
 
         app, host = self.screen.desk, self.workspace.host
         app.push_screen(
@@ -196,8 +200,9 @@ class ChatActions:
 
     def use_model(self, name: str) -> None:
         """Takes another model. What is being answered ends, and is kept."""
+        backend = self.screen.desk.backend_for(name)
         self.say(f"Loading {name}. Chats stay as they are; their next message is read by the new model.")
-        self.screen.run_worker(self.workspace.use_model(self.screen.desk.backend_for(name)), group="model", exclusive=True)
+        self.screen.run_worker(self.workspace.use_model(backend), group="model", exclusive=True)
 
     def choose_preset(self) -> None:
         """Chooses a preset for a new chat."""

@@ -19,6 +19,7 @@ from chatpaged.ui.widgets.chat_pane import ChatPane
 
 Handler = Callable[[ChatPane, str], None]
 _MOST_ALTERNATIVES = 9
+_EXPORTS = (".md", ".markdown", ".txt", ".json")
 _SAMPLING = {"temp": "temperature", "top-p": "top_p", "top-k": "top_k", "max-tokens": "max_tokens"}
 
 
@@ -28,8 +29,8 @@ class SlashActions:
     def __init__(self, actions: ChatActions) -> None:
         self._actions = actions
 
-    def run(self, pane: ChatPane, command: SlashCommand, argument: str) -> None:
-        """Runs a command in a pane. What it cannot do is a notice."""
+    def run(self, pane: ChatPane, command: SlashCommand, argument: str) -> bool:
+        """Runs a command in a pane. What it cannot do is a notice. Returns whether it could."""
         try:
             if command.name in _SAMPLING:
                 self._sampling(pane, _SAMPLING[command.name], argument)
@@ -38,6 +39,8 @@ class SlashActions:
                 handler(pane, argument)
         except ChatpagedError as error:
             self._actions.say(str(error), wrong=True)
+            return False
+        return True
 
     # --- chats -----------------------------------------------------------------------------------------------------------
 
@@ -80,6 +83,12 @@ class SlashActions:
         if not conversation.nodes:
             raise InvalidRequestError("there is nothing to export yet")
         path = Path(argument).expanduser() if argument else self._actions.screen.desk.directory / f"{_slug(pane.chat.title)}.md"
+        if path.exists() and not path.is_dir() and argument:
+            raise InvalidRequestError(f"{path} is there already; give another name")
+        if path.suffix.lower() not in _EXPORTS:
+            raise InvalidRequestError(
+                f"{path.name} would be no {path.suffix or 'file of a known kind'}; an export is {', '.join(_EXPORTS)}"
+            )
         text = to_json(conversation) if path.suffix.lower() == ".json" else to_markdown(conversation)
         self._actions.screen.run_worker(self._write(path, text, replaces=bool(argument)), group="export")
 

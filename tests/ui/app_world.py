@@ -113,7 +113,9 @@ async def open_app(
     """Opens the application, and keeps nothing unless a path for the store is given."""
     backend = backend if backend is not None else ScriptedBackend()
     failures: list[StoreError] = []
-    store = BackgroundStore(path, on_error=failures.append) if path is not None else None
+    store = parts.pop("store", None)
+    own = BackgroundStore(path, on_error=failures.append) if path is not None else None
+    store = own if own is not None else store
     made = AppParts(
         backend=backend,
         backend_for=backend_for if backend_for is not None else lambda name: ScriptedBackend(f"I am {name}.", name=name),
@@ -133,8 +135,8 @@ async def open_app(
             backend.pace.free()
             backend.loaded.set()
             await app.wind_up()
-            if store is not None:
-                await asyncio.to_thread(store.close)
+            if own is not None:
+                await asyncio.to_thread(own.close)
                 assert failures == []
 
 

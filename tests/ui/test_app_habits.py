@@ -154,7 +154,7 @@ def test_a_model_that_cannot_be_loaded_offers_another(error: Exception) -> None:
     async def scenario() -> None:
         async with open_app(backend, ready=False) as world:
             await world.until(lambda: isinstance(world.app.screen, EngineDeadScreen))
-            await world.pilot.press("m")
+            await world.pilot.press("right", "enter")
             await world.until(lambda: isinstance(world.app.screen, ChooseScreen))
             await world.pilot.press(*"better", "enter")
             await world.until(lambda: world.workspace.host.name == "better" and world.workspace.host.state is HostState.READY)
@@ -293,8 +293,10 @@ def test_the_panels_come_back_with_a_key() -> None:
             await world.until(lambda: not engine.display)
             await world.pilot.resize_terminal(140, 40)
             await world.until(lambda: sidebar.display and engine.display)
+            await world.pilot.press("ctrl+b")
+            await world.until(lambda: sidebar.options.has_focus)
             await world.pilot.press("ctrl+b", "f2")
-            await world.until(lambda: not sidebar.display and not engine.display)
+            await world.until(lambda: not sidebar.display and not engine.display and world.pane.prompt.has_focus_within)
 
     run(scenario())
 

@@ -22,8 +22,6 @@ class EngineDeadScreen(Dialog[WhatNow]):
     """The screen. Its result is what to do; Esc stays without an engine."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("l", "answer('reload')", show=False),
-        Binding("m", "answer('model')", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
@@ -72,8 +70,7 @@ class EngineDeadScreen(Dialog[WhatNow]):
     @property
     def hints(self) -> tuple[Hint, ...]:
         """Keys of the buttons."""
-        reload = (("L", "load again", "answer('reload')"),) if self._can_reload else ()
-        return (("Enter", "take", ""), ("Esc", "stay without", "close"), *reload, ("M", "another model", "answer('model')"))
+        return (("Enter", "take", ""), ("←→", "choose", ""), ("Esc", "stay without", "close"))
 
     def _reassurance(self) -> str:
         if not self._kept:

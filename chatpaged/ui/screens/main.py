@@ -114,6 +114,7 @@ class MainScreen(Screen[None]):
         self.view: EngineView | None = None
         self._make_prompt = make_prompt
         self._filter = ""
+        self._drafts: dict[str, tuple[str, PromptDraft]] = {}
         self._settings = settings
         self._list_is_old = True
         self._is_looking = False
@@ -264,7 +265,8 @@ class MainScreen(Screen[None]):
 
     def _give_back(self, event: Returned) -> None:
         pane, chat = self.pane_of(event.chat_id), self.workspace.chats.get(event.chat_id)
-        draft = PromptDraft.of(event.text)
+        text, typed = self._drafts.get(event.chat_id, ("", PromptDraft()))
+        draft = typed if text == event.text else PromptDraft.of(event.text)
         if pane is not None:
             pane.prompt.load(draft.joined(pane.prompt.draft), chat=event.chat_id)
         elif chat is not None:
@@ -273,6 +275,11 @@ class MainScreen(Screen[None]):
     def _notice(self, event: Notice) -> None:
         title = "" if event.chat_id is None or self.pane_of(event.chat_id) else shown(self.workspace.shelf.title(event.chat_id))
         self.desk.say(event.text, severity=event.severity, title=title)
+
+    def show_unsaved(self, *, unsaved: bool) -> None:
+        """Says for as long as it is so that what is said cannot be kept."""
+        for bar in self.query(TitleBar):  # none any more, at the end
+            bar.show_unsaved(unsaved=unsaved)
 
     def _show_engine_state(self) -> None:
         host = self.workspace.host
@@ -415,12 +422,15 @@ class MainScreen(Screen[None]):
         for note in event.notes:
             self.desk.say(note)
         if event.command is not None:
-            self._slash.run(pane, event.command, event.text)
+            if not self._slash.run(pane, event.command, event.text) and pane.prompt.draft.is_blank:
+                pane.prompt.load(event.draft, chat=event.chat)  # to be put right
         elif pane.editing is not None:
+            self._drafts[pane.chat.id] = (event.text, event.draft)
             node_id = pane.editing
             pane.stop_editing(keep_text=True)
             self.workspace.edit(pane.chat, node_id, event.text)
         else:
+            self._drafts[pane.chat.id] = (event.text, event.draft)
             self.workspace.send(pane.chat, event.text)
 
     @on(Prompt.Returned)
@@ -504,8 +514,12 @@ class MainScreen(Screen[None]):
             self.activate(panes[0])
 
     def action_toggle_sidebar(self) -> None:
-        """Shows or hides the list of chats; over the chat where there is no room beside it."""
+        """Goes to the list of chats, from there hides it, and shows it again; over the chat where there is no room beside it."""
         narrow = self.has_class("-narrow")
+        sidebar = self.query_one(Sidebar)
+        if sidebar.display and not sidebar.has_focus_within:
+            sidebar.options.focus()
+            return
         self.toggle_class("-sidebar-open" if narrow else "-no-sidebar")
         self.remove_class("-engine-open")
         if self.has_class("-sidebar-open") if narrow else not self.has_class("-no-sidebar"):

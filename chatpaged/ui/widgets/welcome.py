@@ -40,7 +40,7 @@ class Welcome(VerticalScroll):
 
     def __init__(self) -> None:
         super().__init__(can_focus=False)
-        self._entries: tuple[ListEntry, ...] = ()
+        self._lines: dict[str, Content] = {}
 
     def compose(self) -> ComposeResult:
         """Words and a list."""
@@ -50,7 +50,7 @@ class Welcome(VerticalScroll):
             "Type below and press Enter. Start as many chats as you like: they all write at once, and share what they have in common.",
             id="welcome-hint",
         )
-        yield Static("Go on with", id="welcome-recent")
+        yield Static("Go on with · Tab, then Enter", id="welcome-recent")
         yield OptionList(id="recent")
 
     def on_mount(self) -> None:
@@ -65,10 +65,12 @@ class Welcome(VerticalScroll):
         """Shows the chats that were held last."""
         entries = tuple(entries[:_MOST])
         recent = self.query_one("#recent", OptionList)
-        if entries != self._entries:
-            recent.set_options([Option(self._line(entry), id=entry.id) for entry in entries])
-            recent.highlighted = 0 if entries else None
-        self._entries = entries
+        lines = {entry.id: self._line(entry) for entry in entries}
+        if lines != self._lines:
+            at = recent.highlighted or 0
+            recent.set_options([Option(line, id=chat_id) for chat_id, line in lines.items()])
+            recent.highlighted = min(at, len(lines) - 1) if lines else None
+        self._lines = lines
         recent.display = self.query_one("#welcome-recent").display = bool(entries)
 
     @staticmethod
