@@ -150,7 +150,7 @@ def test_rename_pin_delete_and_undo(tmp_path: Path) -> None:
             sidebar.options.focus()
             await world.pilot.press("d")
             await world.until(lambda: titles(world)[:1] == ["Fruit"] and "pears" not in titles(world))
-            assert any("bring it back" in notice for notice in world.notices)
+            assert any("brings it back" in notice for notice in world.notices)
             assert world.chat is not second
             await world.pilot.press("u")
             await world.until(lambda: "pears" in titles(world))
