@@ -71,6 +71,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"session_list", "chat_shelf"}),
     frozenset({"engine_host"}),
     frozenset({"engine_watch"}),
+    frozenset({"chat_answers"}),
     frozenset({"workspace"}),
     frozenset({"answer_board"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
