@@ -64,7 +64,8 @@ class TitleBar(Horizontal):
 
     def show_unsaved(self, *, unsaved: bool) -> None:
         """Says that what is said cannot be kept."""
-        self.query_one("#unsaved").display = unsaved
+        for mark in self.query("#unsaved"):  # it may not be there yet, or not any more
+            mark.display = unsaved
 
     def show_engine(self, name: str, state: HostState, status: str) -> None:
         """Names the model and says what the engine is doing."""
