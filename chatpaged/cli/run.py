@@ -173,4 +173,4 @@ def _run(chosen: _Chosen, **parts: Any) -> int:
 
 def _close(store: BackgroundStore) -> None:
     if not store.close():
-        sys.stderr.write("chatpaged: the last of what was said could not be kept; the store was locked, or the disk full\n")
+        sys.stderr.write("chatpaged: not everything that was said could be kept\n")

@@ -206,7 +206,7 @@ class ChatpagedApp(App[None]):
             await self.wind_up()
             self.exit(return_code=status)
 
-        self.run_worker(end(), group="quit", exclusive=True)
+        self.run_worker(end, group="quit", exclusive=True)  # type: ignore[arg-type]  # of a callable mypy cannot tell the result
 
     def _handle_exception(self, error: Exception) -> None:
         """Something of ours has failed: it is told on the normal screen, after this one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from chatpaged.chat import Chat
 from chatpaged.choices import model_choices, named_choices, preset_choices
 from chatpaged.conversation import Node
@@ -93,7 +95,7 @@ class ChatActions:
         if chat.is_busy:
             self.say("an answer is being made; stop it first", wrong=True)
             return
-        self.screen.run_worker(self._alternatives(chat, node, n, text), group="alternatives", exclusive=True)
+        self.screen.run_worker(partial(self._alternatives, chat, node, n, text), group="alternatives", exclusive=True)
 
     async def _alternatives(self, chat: Chat, node: Node | None, n: int, text: str) -> None:
         if text:
@@ -139,12 +141,12 @@ class ChatActions:
             await self.screen.open_chat(chat_id)
 
     def new_from_preset(self, name: str) -> None:
-        """Begins a chat with the settings of a preset."""
-        try:
-            preset = find_preset(name, self.screen.desk.directory)
-        except ChatpagedError as error:
-            self.say(str(error), wrong=True)
-            return
+        """Begins a chat with the settings of a preset.
+
+        Raises:
+            SettingsError: there is none of this name.
+        """
+        preset = find_preset(name, self.screen.desk.directory)
         system = preset.values.get("system")
         sampling = {key.partition(".")[2]: value for key, value in preset.values.items() if key.startswith("sampling.")}
         chat = self.workspace.new_chat(system=str(system) if system is not None else None, sampling=sampling, preset=name)
@@ -208,8 +210,11 @@ class ChatActions:
         """Chooses a preset for a new chat."""
 
         def take(name: str | None) -> None:
-            if name:
-                self.new_from_preset(name)
+            try:
+                if name:
+                    self.new_from_preset(name)
+            except ChatpagedError as error:
+                self.say(str(error), wrong=True)
 
         directory = self.screen.desk.directory
         self.screen.desk.push_screen(ChooseScreen("New chat from a preset", lambda: preset_choices(directory)), take)

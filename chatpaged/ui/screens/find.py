@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual.content import Content
@@ -60,7 +61,7 @@ class FindScreen(FilterDialog[Found]):
             self.workers.cancel_group(self, "search")
             self._show_recent()
             return
-        self.run_worker(self._look_for(text), group="search", exclusive=True)
+        self.run_worker(partial(self._look_for, text), group="search", exclusive=True)  # type: ignore[arg-type]  # of a callable mypy cannot tell the result
 
     def choose(self, option_id: str) -> None:
         """Opens what was found."""

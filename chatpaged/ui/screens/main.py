@@ -240,9 +240,14 @@ class MainScreen(ChatsScreen):
         self.toggle_class("-sidebar-open" if narrow else "-no-sidebar")
         self.remove_class("-engine-open")
         if self.has_class("-sidebar-open") if narrow else not self.has_class("-no-sidebar"):
-            self.call_after_refresh(self.query_one(Sidebar).options.focus)
+            self.call_after_refresh(self._focus_list)
         else:
             self.active.prompt.focus_input()
+
+    def _focus_list(self) -> None:
+        """It may have been hidden again meanwhile."""
+        if self.query_one(Sidebar).display:
+            self.query_one(Sidebar).options.focus()
 
     def action_toggle_engine(self) -> None:
         """Shows or hides the engine panel, likewise."""

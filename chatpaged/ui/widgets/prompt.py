@@ -356,7 +356,7 @@ class Prompt(Widget):
 
     def action_open_editor(self) -> None:
         """Opens what is typed in the user's editor. Answers go on meanwhile."""
-        self.run_worker(self._edit(), group="editor", exclusive=True)
+        self.run_worker(self._edit, group="editor", exclusive=True)  # type: ignore[arg-type]  # of a callable mypy cannot tell the result
 
     async def _edit(self) -> None:
         draft = self.draft
