@@ -399,6 +399,16 @@ def test_the_work_for_a_first_look_does_not_grow_with_the_history() -> None:
     assert made[2000] <= made[100] + 5
 
 
+def test_the_scrollbar_says_where_the_reader_is() -> None:
+    async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
+        await app.messages.show(dialogue(200))
+        scroll = app.messages._scroll
+        await until(pilot, lambda: scroll.max_scroll_y and scroll.scroll_y == scroll.max_scroll_y)
+        assert scroll.vertical_scrollbar.position == scroll.scroll_y
+
+    run(body)
+
+
 def test_a_first_look_at_a_long_history_is_quick() -> None:
     seconds: list[float] = []
 

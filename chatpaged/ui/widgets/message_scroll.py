@@ -98,7 +98,10 @@ class MessageScroll(VerticalScroll, can_focus=False, inherit_bindings=False):
 
     def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:  # noqa: FBT001, FBT002
         # A second layout is for scrollbars that come and go, which take no room of their own here (`scrollbar-gutter`).
-        return super()._size_updated(size, virtual_size, container_size, layout=layout and not self.show_vertical_scrollbar)
+        changed = super()._size_updated(size, virtual_size, container_size, layout=layout and not self.show_vertical_scrollbar)
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.position = self.scroll_y  # `arrange` has decided it before there was a scrollbar
+        return changed
 
     # --- by the reader --------------------------------------------------------------------------------------------------
 
