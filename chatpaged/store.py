@@ -66,6 +66,11 @@ class Store:
                 )
                 insert_nodes(connection, state.id, nodes)
 
+    def has(self, session_id: str) -> bool:
+        """Whether there is such a conversation, also one that was thrown away."""
+        with self._database.reading() as connection:
+            return _exists(connection, "sessions", session_id)
+
     def add_message(self, conversation: Conversation, node: Node) -> None:
         """Keeps a message that was added to a conversation, and what the conversation looks at.
 

@@ -29,7 +29,10 @@ class NewMessage:
 
     def __call__(self, store: Store) -> None:
         """Does it."""
-        store.add_path(self.state, self.path)
+        if store.has(self.state.id):
+            store.add_path(self.state, self.path)
+        else:  # another program has deleted it for good; who goes on with it wants what is in view kept
+            store.add_states([(self.state, self.path)])
 
     def grown(self, node: Node) -> NewMessage:
         """The same with what the message has become."""

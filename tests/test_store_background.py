@@ -270,6 +270,22 @@ def test_what_can_never_be_written_holds_nothing_up(
     assert len(caplog.records) == 1
 
 
+def test_a_conversation_that_was_deleted_elsewhere_and_is_gone_on_with_is_kept(
+    store: BackgroundStore, path: Path, errors: list[str]
+) -> None:
+    conversation = Conversation()
+    conversation.add_user("q")
+    store.add_session(conversation)
+    assert store.flush(LIMIT)
+    with Store(path) as other:
+        other.delete(conversation.id)
+    answer = conversation.add_assistant("a")
+    store.add_message(conversation, answer)
+    assert store.flush(LIMIT)
+    assert contents(on_disk(path, conversation)) == ["q", "a"]
+    assert errors == []
+
+
 def test_a_listener_that_has_gone_ends_nothing(path: Path) -> None:
     def gone(_: StoreError) -> None:
         raise RuntimeError("the loop is closed")
