@@ -11,7 +11,7 @@ import click
 
 from chatpaged.cli.answers import Answers
 from chatpaged.cli.code_blocks import first_code_block
-from chatpaged.cli.setting_options import setting_option
+from chatpaged.cli.setting_options import add_options, setting_option
 from chatpaged.cli.terminal import AnswerWriter, ReasoningWriter, Status, styled
 from chatpaged.errors import InvalidRequestError
 
@@ -33,9 +33,7 @@ _OPTIONS = (
 
 def view_options(function: F) -> F:
     """Adds the options that `ViewOptions.take` takes."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    return add_options(function, _OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,19 @@ from typing import Any, TypeVar
 
 import click
 
-from chatpaged.cli.setting_options import setting_option
+from chatpaged.cli.setting_options import add_options, group_options
 from chatpaged.engine.config import EngineConfig
-from chatpaged.setting_groups import all_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# No setting: what lets code run is decided each time, by the one who types the command.
+_TRUST = click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model; it can do anything you can.")
+
+
 def engine_options(function: F) -> F:
     """Adds the options that `engine_config` takes."""
-    # No setting: what lets code run is decided each time, by the one who types the command.
-    function = click.option(
-        "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model; it can do anything you can."
-    )(function)
-    for entry in reversed(all_settings().values()):
-        if entry.group == "engine":
-            function = setting_option(entry.key)(function)
-    return function
+    return add_options(function, (*group_options("engine"), _TRUST))
 
 
 def engine_config(  # noqa: PLR0913 - one parameter an option

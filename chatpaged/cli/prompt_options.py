@@ -12,7 +12,7 @@ import click
 
 from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.presets import complete_presets
-from chatpaged.cli.setting_options import preset_option, setting_option
+from chatpaged.cli.setting_options import add_options, preset_option, setting_option
 from chatpaged.cli.truncation import PLACES
 from chatpaged.documents import join_documents, read_documents
 from chatpaged.errors import InvalidRequestError
@@ -51,18 +51,19 @@ _ONE_ANSWER = (
 )
 
 
+def model_options(function: F) -> F:
+    """Adds those that say whom a conversation is held with: the model, a preset, the system prompt."""
+    return add_options(function, _MODEL)
+
+
 def prompt_options(function: F) -> F:
     """Adds the options that `PromptOptions.take` takes."""
-    for option in reversed((*_MODEL, *_DOCUMENTS, *_TEMPLATE, *_ONE_ANSWER)):
-        function = option(function)
-    return function
+    return add_options(function, (*_MODEL, *_DOCUMENTS, *_TEMPLATE, *_ONE_ANSWER))
 
 
 def rows_prompt_options(function: F) -> F:
     """Adds those of them that make sense for many prompts; `PromptOptions.take_for_rows` takes them."""
-    for option in reversed((*_MODEL, *_TEMPLATE)):
-        function = option(function)
-    return function
+    return add_options(function, (*_MODEL, *_TEMPLATE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,19 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import fields
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.options import engine_config, engine_options
-from chatpaged.cli.presets import complete_presets
+from chatpaged.cli.prompt_options import model_options
 from chatpaged.cli.sampling_options import chat_sampling_options, given_sampling
-from chatpaged.cli.setting_options import SettingsCommand, preset_option, setting_option, settings_of, working_directory
+from chatpaged.cli.session_options import SessionChoice, chat_session_options
+from chatpaged.cli.setting_options import SettingsCommand, add_options, group_options, settings_of, working_directory
 from chatpaged.cli.signals import TERMINATED, leaving_at_once, statuses
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.gc_pause import collector_paused
@@ -26,59 +27,23 @@ from chatpaged.errors import InvalidRequestError, StoreError
 from chatpaged.setting_groups import AppSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from chatpaged.backends import Backend
     from chatpaged.store_background import BackgroundStore
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Which chat to begin with, and whether chats are kept."""
+F = TypeVar("F", bound=Callable[..., Any])
 
-    go_on: bool
-    session: str | None
-    no_save: bool
 
-    def find(self) -> str | None:
-        """The chat's id; None begins a new one.
-
-        Raises:
-            InvalidRequestError: no chat is meant, or more than one.
-            StoreError: the store cannot be read.
-        """
-        from chatpaged.store import Store
-
-        if self.go_on and self.session is not None:
-            raise InvalidRequestError("-c and --session each name a chat; give one of them")
-        if not self.go_on and self.session is None:
-            return None
-        with Store(create=False) as store:
-            info = store.resolve(self.session) if self.session is not None else store.latest()
-        if info is None:
-            raise InvalidRequestError("there is no chat to go on with; nothing has been saved yet")
-        return info.id
+def app_options(function: F) -> F:
+    """Adds an option for each of `AppSettings`."""
+    return add_options(function, group_options("app"))
 
 
 @click.command("run", cls=SettingsCommand, context_settings={"max_content_width": 100})
-@click.option(
-    "-m",
-    "--model",
-    shell_complete=complete_model_names,
-    help="A model directory, GGUF file, hub id (org/name), alias, or 'starter'.  [default: the starter model]",
-)
-@preset_option(complete_presets)
-@setting_option("system", "-s")
+@model_options
 @click.option("--demo", is_flag=True, help="No model: answers come from a script, and all else is real.")
-@click.option("-c", "--continue", "go_on", is_flag=True, help="Begin with the chat that was held last.")
-@click.option("--session", metavar="ID", help="Begin with this chat: its id, a part of it, or its title.")
-@click.option("--no-save", is_flag=True, help="Keep nothing of what is said.")
-@setting_option("app.theme")
-@setting_option("app.map_colors")
-@setting_option("app.sidebar")
-@setting_option("app.engine_panel")
-@setting_option("app.ctrl_c")
-@setting_option("app.editor")
+@chat_session_options
+@app_options
 @chat_sampling_options
 @engine_options
 @click.pass_context
@@ -92,8 +57,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRequestError("chatpaged run needs a terminal; 'chatpaged ask' answers one prompt, 'chatpaged batch' reads a pipe")
     model, demo, system = options.pop("model"), options.pop("demo"), options.pop("system")
-    chosen = _Chosen(options.pop("go_on"), options.pop("session"), options.pop("no_save"))
-    app_settings = {name: options.pop(name) for name in ("theme", "map_colors", "sidebar", "engine_panel", "ctrl_c", "editor")}
+    options["reply_to"] = None  # messages are chosen in the application
+    chosen = SessionChoice.take(options)
+    app_settings = AppSettings(**{entry.name: options.pop(entry.name) for entry in fields(AppSettings)})
     given = given_sampling(options)
     SamplingParams(**given)
     config = engine_config(**options)
@@ -102,9 +68,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     backend_for = _backends(config, demo=demo)
     backend = backend_for(model)
     keys = settings_of(ctx).values.keys
-    status = _run(
-        chosen, backend=backend, backend_for=backend_for, system=system, sampling=given, settings=AppSettings(**app_settings), keys=keys
-    )
+    status = _run(chosen, backend=backend, backend_for=backend_for, system=system, sampling=given, settings=app_settings, keys=keys)
     if status:
         raise click.exceptions.Exit(status)
 
@@ -123,7 +87,7 @@ def _backends(config: EngineConfig, *, demo: bool) -> Callable[[str | None], Bac
     return make
 
 
-def _run(chosen: _Chosen, **parts: Any) -> int:
+def _run(chosen: SessionChoice, **parts: Any) -> int:
     """Runs the application. Returns its exit status."""
     with collector_paused():  # the window should be there at once
         from chatpaged.engine.async_engine import ENGINE_THREAD
@@ -132,7 +96,7 @@ def _run(chosen: _Chosen, **parts: Any) -> int:
         from chatpaged.ui.app import AppParts, ChatpagedApp
         from chatpaged.ui.log_capture import capture_output
 
-    session = chosen.find()
+    session = chosen.find_id()
     failures: SimpleQueue[StoreError] = SimpleQueue()
     with ExitStack() as stack:
         stack.enter_context(leaving_at_once())  # until the application takes such signals itself

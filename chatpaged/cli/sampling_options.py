@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from chatpaged.cli.setting_options import setting_option
+from chatpaged.cli.setting_options import add_options, group_options
 from chatpaged.engine.generation_defaults import GenerationDefaults
 from chatpaged.engine.sampling_params import MAX_LOGPROBS, MAX_SAMPLES, MAX_SEED, SamplingParams
-from chatpaged.setting_groups import all_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,8 +29,8 @@ class _LogitBias(click.ParamType[tuple[int, float]]):
             self.fail(f"{value!r} is not of the form ID=BIAS, such as 42=-100" if equals else f"{value!r} has no '='", param, ctx)
 
 
-_OPTIONS = (
-    *(setting_option(entry.key) for entry in all_settings().values() if entry.group == "sampling"),
+_CHAT_OPTIONS = (
+    *group_options("sampling"),
     click.option("--min-tokens", type=click.IntRange(min=0), help="Let no answer end before so many tokens."),
     click.option("--seed", type=click.IntRange(0, MAX_SEED), help="Makes the answer repeatable."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text (repeatable).  [default: the model's]"),
@@ -39,6 +38,9 @@ _OPTIONS = (
     click.option("--ignore-eos", is_flag=True, help="Do not end at the model's end tokens."),
     click.option("--stop-on-repeat", is_flag=True, help="End an answer that goes round in circles."),
     click.option("--logit-bias", type=_LogitBias(), multiple=True, help="Add to a token's score, -100 to 100 (repeatable)."),
+)
+_OPTIONS = (
+    *_CHAT_OPTIONS,
     click.option("--logprobs", type=click.IntRange(0, MAX_LOGPROBS), help="With --json: log-probabilities, and the K likeliest tokens."),
     click.option("-n", "n", type=click.IntRange(1, MAX_SAMPLES), default=1, show_default=True, help="Answers to give."),
 )
@@ -46,19 +48,12 @@ _OPTIONS = (
 
 def sampling_options(function: F) -> F:
     """Adds the options that `given_sampling` takes."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    return add_options(function, _OPTIONS)
 
 
 def chat_sampling_options(function: F) -> F:
     """The same for chats: alternatives are asked for there one by one, and nobody sees log-probabilities."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-        params: list[click.Parameter] = function.__click_params__  # type: ignore[attr-defined]  # click's own way
-        if params[-1].name in ("n", "logprobs"):
-            params.pop()
-    return function
+    return add_options(function, _CHAT_OPTIONS)
 
 
 def given_sampling(options: dict[str, Any]) -> dict[str, Any]:

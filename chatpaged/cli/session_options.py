@@ -11,6 +11,7 @@ import click
 
 from chatpaged.cli.answers import Answers
 from chatpaged.cli.completion import complete_sessions
+from chatpaged.cli.setting_options import add_options
 from chatpaged.cli.signals import Interrupted
 from chatpaged.errors import InvalidRequestError
 
@@ -20,22 +21,25 @@ if TYPE_CHECKING:
     from chatpaged.engine.outputs import Delta, RequestOutput
     from chatpaged.engine.sampling_params import SamplingParams
     from chatpaged.session import ChatSession, Draft, Reply, SessionModel, SessionOptions
-    from chatpaged.store import Store
+    from chatpaged.store import SessionInfo, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS = (
+_CHOICE = (
     click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last conversation."),
     click.option("--session", metavar="SESSION", shell_complete=complete_sessions, help="Go on with this conversation: its id or name."),
-    click.option("--reply-to", metavar="ID", help="Go on after this message, on a branch of its own."),
-    click.option("--no-save", is_flag=True, help="Keep nothing of what is said."),
 )
+_REPLY = click.option("--reply-to", metavar="ID", help="Go on after this message, on a branch of its own.")
+_NO_SAVE = click.option("--no-save", is_flag=True, help="Keep nothing of what is said.")
+
+
+def chat_session_options(function: F) -> F:
+    """Adds those of `session_options` that make sense where messages are chosen on the screen."""
+    return add_options(function, (*_CHOICE, _NO_SAVE))
 
 
 def session_options(function: F) -> F:
     """Adds the options that `SessionChoice.take` takes."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    return add_options(function, (*_CHOICE, _REPLY, _NO_SAVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +98,31 @@ class SessionChoice:
             conversation, node = store.resolve_message(self.reply_to)
             conversation.branch(node.id)
             return conversation
+        info = self._info(store)
+        return store.load(info.id) if info is not None else None
+
+    def find_id(self) -> str | None:
+        """The id of the conversation that `-c` or `--session` means; None begins one.
+
+        Raises:
+            InvalidRequestError: none is meant, or more than one.
+            StoreError: the store cannot be read.
+        """
+        from chatpaged.store import Store
+
+        if self.is_new:
+            return None
+        with Store(create=False) as store:
+            info = self._info(store)
+        return info.id if info is not None else None
+
+    def _info(self, store: Store) -> SessionInfo | None:
         info = store.resolve(self.session) if self.session else None
         if self.go_on:
             info = store.latest()
             if info is None:
                 raise InvalidRequestError("there is no conversation to go on with; nothing has been saved yet")
-        return store.load(info.id) if info is not None else None
+        return info
 
 
 def run_draft(llm: LLMEngine, session: ChatSession, draft: Draft, params: SamplingParams, show: Callable[[Delta], None]) -> Answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,6 +119,13 @@ def preset_option(complete: Callable[..., Any]) -> Callable[[F], F]:
     )
 
 
+def add_options(function: F, options: Iterable[Callable[[F], F]]) -> F:
+    """Adds options to a command in the order in which its help lists them."""
+    for option in reversed(tuple(options)):
+        function = option(function)
+    return function
+
+
 # --- options made from settings --------------------------------------------------------------------------------------
 
 
@@ -139,6 +146,11 @@ def setting_option(key: str, *names: str) -> Callable[[F], F]:
         show_default=entry.default is not None,
         help=text,
     )
+
+
+def group_options(group: str) -> tuple[Callable[[F], F], ...]:
+    """An option for each setting of a group."""
+    return tuple(setting_option(entry.key) for entry in all_settings().values() if entry.group == group)
 
 
 def click_type(kind: Kind) -> Any:
