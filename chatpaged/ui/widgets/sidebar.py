@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import on
@@ -32,6 +33,27 @@ from chatpaged.ui.requests import (
 )
 
 _BUSY = {ChatState.DRAFTING: "◌", ChatState.WAITING: "◌", ChatState.GENERATING: "●"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a chat's two rows are made of: they are made again only when it differs, since there may be thousands of chats."""
+
+    entry: ListEntry
+    note: str
+    in_view: bool
+    width: int
+
+    def line(self) -> Content:
+        """The title; what it is doing or how old it is."""
+        entry = self.entry
+        mark = _BUSY.get(entry.state, "•" if entry.unread else "▸" if self.in_view else " ")
+        style = "$text-success" if entry.state is ChatState.GENERATING else "$text-warning" if mark == "◌" else "$text-accent"
+        strong = "bold" if entry.unread or self.in_view else ""
+        first = Content.assemble((f"{mark} ", style), (shown(entry.title), strong)).truncate(self.width + 2, ellipsis=True)
+        pin = "pinned · " if entry.pinned else ""
+        unread = " · unread" if entry.unread else ""
+        return first + Content.styled(f"\n  {pin}{self.note}{unread}".rstrip(" ·"), MUTED)
 
 
 class ChatOptions(OptionList):
@@ -98,8 +120,7 @@ class Sidebar(Vertical):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
         self._entries: dict[str, ListEntry] = {}
-        self._in_view: tuple[str, ...] = ()
-        self._shown: dict[str, Content] = {}
+        self._looks: dict[str, _Look] = {}
 
     def compose(self) -> ComposeResult:
         """The list, and what is above it."""
@@ -121,19 +142,19 @@ class Sidebar(Vertical):
     def show(self, entries: Sequence[ListEntry], in_view: Sequence[str]) -> None:
         """Shows these chats. Only what is different is drawn anew."""
         now = time.time()
-        self._in_view = tuple(in_view)
+        width = max(8, (self.size.width or 30) - 5)
         self._entries = {entry.id: entry for entry in entries}
-        lines = {entry.id: self._line(entry, now) for entry in entries}
+        looks = {entry.id: _Look(entry, entry.note(now), entry.id in in_view, width) for entry in entries}
         options = self.options
-        if list(lines) != list(self._shown):
+        if list(looks) != list(self._looks):
             highlighted = options.highlighted_id
-            options.set_options([Option(line, id=chat_id) for chat_id, line in lines.items()])
-            self._highlight(highlighted if highlighted in lines else next(iter(in_view), None))
+            options.set_options([Option(look.line(), id=chat_id) for chat_id, look in looks.items()])
+            self._highlight(highlighted if highlighted in looks else next(iter(in_view), None))
         else:
-            for chat_id, line in lines.items():
-                if line != self._shown[chat_id]:
-                    options.replace_option_prompt(chat_id, line)
-        self._shown = lines
+            for chat_id, look in looks.items():
+                if look != self._looks[chat_id]:
+                    options.replace_option_prompt(chat_id, look.line())
+        self._looks = looks
         self.query_one("#nothing").display = not entries and bool(self.query_one("#filter", Input).value)
 
     def _highlight(self, chat_id: str | None) -> None:
@@ -143,19 +164,6 @@ class Sidebar(Vertical):
     def look_at(self, chat_id: str) -> None:
         """Puts the cursor on the chat in view."""
         self._highlight(chat_id)
-
-    def _line(self, entry: ListEntry, now: float) -> Content:
-        """Two rows: the title; what it is doing or how old it is."""
-        width = max(8, (self.size.width or 30) - 5)
-        mark = _BUSY.get(entry.state, "•" if entry.unread else "▸" if entry.id in self._in_view else " ")
-        style = "$text-success" if entry.state is ChatState.GENERATING else "$text-warning" if mark == "◌" else "$text-accent"
-        title = shown(entry.title)
-        strong = "bold" if entry.unread or entry.id in self._in_view else ""
-        first = Content.assemble((f"{mark} ", style), (title, strong)).truncate(width + 2, ellipsis=True)
-        pin = "pinned · " if entry.pinned else ""
-        note = entry.note(now)
-        unread = " · unread" if entry.unread else ""
-        return first + Content.styled(f"\n  {pin}{note}{unread}".rstrip(" ·"), MUTED)
 
     # --- what is done with it --------------------------------------------------------------------------------------------
 
