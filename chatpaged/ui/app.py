@@ -62,7 +62,6 @@ class AppParts:
         keys: its keys.
         directory: where files and presets are looked for.
         session: the chat to begin with; None begins a new one.
-        preset: the preset to begin with.
         log: what libraries print.
         history: what was typed before.
         signals: those that end it, and with which exit status.
@@ -80,7 +79,6 @@ class AppParts:
     keys: KeySettings = field(default_factory=KeySettings)
     directory: Path = field(default_factory=Path)
     session: str | None = None
-    preset: str | None = None
     log: OutputCapture | None = None
     history: PromptHistory = field(default_factory=PromptHistory)
     signals: Mapping[int, int] = field(default_factory=dict)
@@ -151,6 +149,11 @@ class ChatpagedApp(App[None]):
         self.theme = parts.settings.theme if parts.settings.theme in BUILTIN_THEMES else "textual-dark"
 
     @property
+    def main(self) -> MainScreen | None:
+        """The main screen, whatever lies over it; None before it is there."""
+        return next((screen for screen in self.screen_stack if isinstance(screen, MainScreen)), None)
+
+    @property
     def directory(self) -> Path:
         """Where files and presets are looked for."""
         return self.parts.directory
@@ -179,8 +182,6 @@ class ChatpagedApp(App[None]):
         self.call_after_refresh(self._first_frame)
         if parts.session is not None:
             self.call_after_refresh(self.run_worker, screen.open_chat(parts.session), group="open")
-        elif parts.preset is not None:
-            self.call_after_refresh(screen.actions.new_from_preset, parts.preset)
         for clash in key_clashes(parts.keys):
             self.say(f"{clash}; chatpaged config set keys.… changes one of them", severity="warning")
         if parts.settings.theme != self.theme:
@@ -247,9 +248,8 @@ class ChatpagedApp(App[None]):
             self.is_unsaved = True
         if self.is_unsaved and store is not None and await asyncio.to_thread(store.flush, 0.0):
             self.is_unsaved = False
-        for screen in self.screen_stack:
-            if isinstance(screen, MainScreen):
-                screen.show_unsaved(unsaved=self.is_unsaved)
+        if self.main is not None:
+            self.main.show_unsaved(unsaved=self.is_unsaved)
 
     # --- screens ---------------------------------------------------------------------------------------------------------
 
@@ -324,8 +324,7 @@ class ChatpagedApp(App[None]):
         if selected:
             self.copy(selected)
             return
-        main = next((screen for screen in self.screen_stack if isinstance(screen, MainScreen)), None)
-        if main is not None and self.workspace.stop(main.active.chat):
+        if self.main is not None and self.workspace.stop(self.main.active.chat):
             return
         now = time.monotonic()
         if self.parts.settings.ctrl_c == "quit" or now - self._hinted_at < _TWICE_SECONDS:
@@ -352,10 +351,8 @@ class ChatpagedApp(App[None]):
 
     async def wind_up(self) -> None:
         """Keeps everything. What is typed into a chat that has never been sent anything is found again with Up."""
-        for screen in self.screen_stack:
-            if isinstance(screen, MainScreen):
-                for pane in screen.panes:
-                    pane.leave()
+        for pane in self.main.panes if self.main is not None else ():
+            pane.leave()
         for chat in self.workspace.chats.values():
             if not chat.stored and not chat.prompt.is_blank:
                 self.parts.history.add(chat.prompt)

@@ -37,7 +37,8 @@ class AppWorld:
     @property
     def main(self) -> MainScreen:
         """The main screen, also while another one lies over it."""
-        return next(screen for screen in self.app.screen_stack if isinstance(screen, MainScreen))
+        assert self.app.main is not None
+        return self.app.main
 
     @property
     def workspace(self) -> Workspace:

@@ -7,10 +7,8 @@ from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.content import Content
 
 from chatpaged.setting_groups import AppSettings
-from chatpaged.shown_text import shown
 from chatpaged.ui.chat_actions import ChatActions
 from chatpaged.ui.requests import (
     DeleteChat,
@@ -263,7 +261,3 @@ class MainScreen(ChatsScreen):
     def action_log(self) -> None:
         """Shows what libraries have printed."""
         self.actions.show_log()
-
-    def hint(self, text: str) -> None:
-        """A word below the prompt."""
-        self.active.show_hint(Content(shown(text)).plain)

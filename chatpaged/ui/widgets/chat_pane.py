@@ -53,8 +53,7 @@ class ChatPane(Vertical):
         &.-split.-active #pane-title { background: $primary 30%; color: $text; text-style: bold; }
         &.-split { border-left: solid $surface; }
         & #activity { height: 1; padding: 0 2; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        & #pane-foot { height: 1; padding: 0 2; }
-        & #pane-hint { width: 1fr; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+        & #pane-foot { height: 1; padding: 0 2; align-horizontal: right; }
     }
     """
 
@@ -93,7 +92,6 @@ class ChatPane(Vertical):
         yield Static("", id="activity", markup=False)
         yield self._prompt
         with Horizontal(id="pane-foot"):
-            yield Static("", id="pane-hint", markup=False)
             yield ContextMeter()
 
     @property
@@ -255,10 +253,6 @@ class ChatPane(Vertical):
         if chat.state is ChatState.WAITING:
             return f"{reading or 'waiting for its turn'} · Esc stops{follows}"
         return f"preparing{follows}" if chat.is_busy else ""
-
-    def show_hint(self, text: str) -> None:
-        """A word below the prompt."""
-        self.query_one("#pane-hint", Static).update(Content(text))
 
     # --- editing ---------------------------------------------------------------------------------------------------------
 

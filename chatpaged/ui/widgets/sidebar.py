@@ -194,7 +194,3 @@ class Sidebar(Vertical):
             self.post_message(OpenChat(next(iter(self._entries))))
         elif event.value.strip():
             self.post_message(FindText(event.value))
-
-    def chosen(self) -> str | None:
-        """The chat that the cursor is on."""
-        return self.options.highlighted_id
