@@ -15,6 +15,8 @@ from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import ChatSession
 from chatpaged.session_reply import Reply
 
+UNTITLED = "New chat"
+"""What a chat is called before anything is said in it."""
 _SPEED_SECONDS = 3.0
 
 
@@ -75,7 +77,7 @@ class Chat:
     @property
     def title(self) -> str:
         """What to call it."""
-        return self.conversation.title or "New chat"
+        return self.conversation.title or UNTITLED
 
     @property
     def is_busy(self) -> bool:

@@ -125,6 +125,12 @@ class ChatAnswers:
         """Waits until the question is kept that is being sent. Returns its id; None if it could not be sent."""
         return await asyncio.shield(chat.begun) if chat.begun is not None else None
 
+    def is_free(self, chat: Chat) -> bool:
+        """Whether something else may be done with a chat; where it may not, its user is told."""
+        if chat.is_busy:
+            self._emit(Notice("an answer is being made; stop it first", "warning", chat.id))
+        return not chat.is_busy
+
     def stop(self, chat: Chat) -> bool:
         """Ends the answer; what there is of it is kept. What waits for its end goes back to where it was typed."""
         if not chat.is_busy:
@@ -142,8 +148,7 @@ class ChatAnswers:
         return True
 
     def _begin(self, chat: Chat, make: MakeDraft, *, n: int = 1, text: str = "") -> None:
-        if chat.is_busy:
-            self._emit(Notice("an answer is being made; stop it first", "warning", chat.id))
+        if not self.is_free(chat):
             return
         self._set_state(chat, ChatState.DRAFTING)
         chat.begun = asyncio.get_running_loop().create_future()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 
-from chatpaged.chat import Chat
+from chatpaged.chat import UNTITLED, Chat
 from chatpaged.errors import StoreError
 from chatpaged.session_list import ListEntry, list_entries
 from chatpaged.store import SessionInfo
@@ -47,7 +47,7 @@ class ChatShelf:
         self._emit(ListChanged())
 
     def entries(self, filter_text: str = "") -> list[ListEntry]:
-        """What a list shows. A chat in which nothing has been said is not in it, unless it is open and has something typed."""
+        """What a list can show, in its order; also open chats in which nothing has been said yet."""
         infos = [info for info in self._infos.values() if info.id not in self._hidden]
         return list_entries(infos, self._chats, filter_text)
 
@@ -62,7 +62,7 @@ class ChatShelf:
     def title(self, chat_id: str) -> str:
         """What to call a conversation."""
         chat, info = self._chats.get(chat_id), self._infos.get(chat_id)
-        return chat.title if chat is not None else info.title if info is not None and info.title else "New chat"
+        return chat.title if chat is not None else info.title if info is not None and info.title else UNTITLED
 
     def is_pinned(self, chat_id: str) -> bool:
         """Whether it stays at the top."""
@@ -90,11 +90,10 @@ class ChatShelf:
 
     def throw_away(self, chat_id: str) -> None:
         """Takes a conversation out of the list; `take_back` brings it back. Its answers have been stopped."""
-        chat = self._chats.pop(chat_id, None)
-        self._thrown_away.append((chat_id, chat))
-        self._hidden.add(chat_id)
-        if self._store is not None and (chat_id in self._infos or (chat is not None and chat.stored)):
+        if self._store is not None and self._is_kept(chat_id):
             self._store.throw_away(chat_id)
+        self._thrown_away.append((chat_id, self._chats.pop(chat_id, None)))
+        self._hidden.add(chat_id)
         self._emit(ListChanged())
 
     def take_back(self) -> str | None:
@@ -105,7 +104,7 @@ class ChatShelf:
         self._hidden.discard(chat_id)
         if chat is not None:
             self._chats[chat_id] = chat
-        if self._store is not None and (chat_id in self._infos or (chat is not None and chat.stored)):
+        if self._store is not None and self._is_kept(chat_id):
             self._store.undelete(chat_id)
         self._emit(ListChanged())
         return chat_id

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from chatpaged.chat import Chat, ChatState
+from chatpaged.chat import UNTITLED, Chat, ChatState
 from chatpaged.store import SessionInfo
 
 _DAY = 86_400
@@ -67,9 +67,7 @@ def list_entries(infos: Iterable[SessionInfo], chats: Mapping[str, Chat], filter
 def _of_store(info: SessionInfo, chat: Chat | None) -> ListEntry:
     if chat is not None:
         return _of_chat(chat)
-    return ListEntry(
-        info.id, info.title or "New chat", info.updated, pinned=info.pinned, unread=info.unread, num_messages=info.num_messages
-    )
+    return ListEntry(info.id, info.title or UNTITLED, info.updated, pinned=info.pinned, unread=info.unread, num_messages=info.num_messages)
 
 
 def _of_chat(chat: Chat) -> ListEntry:

@@ -16,11 +16,7 @@ from chatpaged.errors import ChatpagedError, StoreError
 from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import SessionModel, SessionOptions
 from chatpaged.store_background import BackgroundStore
-from chatpaged.workspace_events import (
-    ListChanged,
-    Notice,
-    PathChanged,
-)
+from chatpaged.workspace_events import ListChanged, Notice, PathChanged
 
 
 class Workspace(ChatAnswers):
@@ -101,8 +97,7 @@ class Workspace(ChatAnswers):
 
     def _change(self, chat: Chat, change: Callable[[Conversation], object]) -> None:
         """Changes what is looked at; no model is needed for that."""
-        if chat.is_busy:
-            self._emit(Notice("an answer is being made; stop it first", "warning", chat.id))
+        if not self.is_free(chat):
             return
         try:
             change(chat.conversation)

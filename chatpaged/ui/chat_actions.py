@@ -68,8 +68,7 @@ class ChatActions:
 
     def edit(self, pane: ChatPane, node: Node) -> None:
         """Takes a message of the user's into the prompt. An answer is nobody's to rewrite: its question is taken."""
-        if pane.chat.is_busy:
-            self.say("an answer is being made; stop it first", wrong=True)
+        if not self.workspace.is_free(pane.chat):
             return
         question = node if node.role == "user" else pane.chat.conversation.question_of(node.id)
         pane.start_editing(question)
@@ -92,8 +91,7 @@ class ChatActions:
 
     def alternatives(self, chat: Chat, node: Node | None, *, n: int = ALTERNATIVES, text: str = "") -> None:
         """Several answers to one question, side by side: to a new one, or to one that is there."""
-        if chat.is_busy:
-            self.say("an answer is being made; stop it first", wrong=True)
+        if not self.workspace.is_free(chat):
             return
         self.screen.run_worker(partial(self._alternatives, chat, node, n, text), group="alternatives", exclusive=True)
 
