@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
+from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
 
+from chatpaged.attachments import Expansion, attach_files
 from chatpaged.chat import ChatState
+from chatpaged.prompt_draft import PromptDraft
 from chatpaged.ui.screens.help import HelpScreen
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import AppWorld, open_app, run
@@ -73,5 +77,30 @@ def test_the_palette_and_the_keys_over_each_other() -> None:
                 for _ in range(4):
                     await world.pilot.press("escape")
                 await world.until(lambda: world.app.screen is world.main)
+
+    run(scenario())
+
+
+def test_what_is_sent_goes_to_its_chat_also_when_another_one_is_in_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
+    may_read = threading.Event()
+    read = attach_files
+
+    def slowly(draft: PromptDraft, directory: Path) -> Expansion:
+        may_read.wait(20)
+        return read(draft, directory)
+
+    monkeypatch.setattr("chatpaged.ui.widgets.prompt.attach_files", slowly)
+
+    async def scenario() -> None:
+        async with open_app(directory=tmp_path) as world:
+            first = await world.send("one")
+            await world.type("look at @notes.txt")
+            await world.pilot.press("enter", "ctrl+n")
+            second = world.chat
+            may_read.set()
+            await world.until(lambda: len(first.conversation.nodes) == 4)
+            assert "buy milk" in world.contents(first)[2]
+            assert second.is_empty
 
     run(scenario())

@@ -133,20 +133,22 @@ class MainScreen(ChatsScreen):
 
     @on(Prompt.Sent)
     def _sent(self, event: Prompt.Sent) -> None:
-        pane = next((pane for pane in self.panes if pane.prompt is event.prompt), self.active)
+        # Files take time to be read: another chat may be in view by now.
+        chat = self.workspace.chats.get(event.chat, self.active.chat)
+        pane = self.pane_of(chat.id) or self.active
         for note in event.notes:
             self.desk.say(note)
         if event.command is not None:
             if not self._slash.run(pane, event.command, event.text) and pane.prompt.draft.is_blank:
                 pane.prompt.load(event.draft, chat=event.chat)  # to be put right
-        elif pane.editing is not None:
-            self._drafts[pane.chat.id] = (event.text, event.draft)
-            node_id = pane.editing
+            return
+        self._drafts[chat.id] = (event.text, event.draft)
+        node_id = pane.editing if pane.chat is chat else None
+        if node_id is not None:
             pane.stop_editing(keep_text=True)
-            self.workspace.edit(pane.chat, node_id, event.text)
+            self.workspace.edit(chat, node_id, event.text)
         else:
-            self._drafts[pane.chat.id] = (event.text, event.draft)
-            self.workspace.send(pane.chat, event.text)
+            self.workspace.send(chat, event.text)
 
     @on(Prompt.Returned)
     def _returned(self, event: Prompt.Returned) -> None:
