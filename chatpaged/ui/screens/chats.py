@@ -78,6 +78,7 @@ class ChatsScreen(Screen[None]):
         self._drafts: dict[str, tuple[str, PromptDraft]] = {}
         self._settings = settings
         self._list_is_old = True
+        self._view_is_old = True
         self._is_looking = False
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -209,6 +210,7 @@ class ChatsScreen(Screen[None]):
     # --- what happens ----------------------------------------------------------------------------------------------------
 
     def _hear(self, event: WorkspaceEvent) -> None:
+        self._view_is_old = True
         if isinstance(event, PathChanged | AnswerGrew | AnswerEnded):
             pane = self.pane_of(event.chat_id)
             if pane is not None:
@@ -274,15 +276,16 @@ class ChatsScreen(Screen[None]):
     # --- twice a second --------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        busy = [chat for chat in self.workspace.chats.values() if chat.is_busy]
-        if busy or self._list_is_old:
+        is_busy = any(chat.is_busy for chat in self.workspace.chats.values())
+        if is_busy or self._list_is_old:
             self.refresh_list()
-        if not self._is_looking:
+        # An engine that nobody uses stays as it was.
+        if (is_busy or self._view_is_old) and not self._is_looking:
             self.run_worker(self._look(), group="look")
 
     async def _look(self) -> None:
         """Looks at the engine: a picture at a time, never two at once."""
-        self._is_looking = True
+        self._is_looking, self._view_is_old = True, False
         try:
             view = await self.workspace.look()
         finally:
@@ -290,8 +293,7 @@ class ChatsScreen(Screen[None]):
         if view is None:
             return
         self.view = view
-        if self.query_one(EnginePanel).is_on_screen:
-            self.query_one(EnginePanel).show(view)
+        self.query_one(EnginePanel).show(view)
         self.desk.show_engine(view)
         for pane in self.panes:
             if pane.chat.is_busy:
