@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from chatpaged.backends import Backend
-from chatpaged.chat import Chat
+from chatpaged.chat import Chat, ChatState
 from chatpaged.engine_host import HostState
 from chatpaged.errors import StoreError
 from chatpaged.setting_groups import AppSettings, KeySettings
@@ -68,6 +68,13 @@ class AppWorld:
         if wait:
             await self.until(lambda: not chat.is_empty or chat.is_busy)
             await self.idle(chat)
+        return chat
+
+    async def send_held(self, text: str) -> Chat:
+        """Sends a text whose answer waits for each step until the test lets it happen (`backend.pace.let`, or `free` for the rest)."""
+        self.backend.pace.hold()
+        chat = await self.send(text, wait=False)
+        await self.until(lambda: chat.state is ChatState.WAITING)
         return chat
 
     async def idle(self, chat: Chat) -> None:

@@ -40,9 +40,7 @@ def test_a_question_is_typed_and_answered() -> None:
 def test_chats_go_on_unseen_and_are_marked() -> None:
     async def scenario() -> None:
         async with open_app(ScriptedBackend("Hello. " * 30)) as world:
-            world.backend.pace.hold()
-            first = await world.send("first", wait=False)
-            await world.until(lambda: first.state is ChatState.WAITING)
+            first = await world.send_held("first")
             await world.pilot.press("ctrl+n")
             second = await world.send("second", wait=False)
             await world.until(lambda: second.state is ChatState.WAITING)
@@ -67,9 +65,7 @@ def test_chats_go_on_unseen_and_are_marked() -> None:
 def test_a_chat_that_is_being_written_can_be_left_and_looked_at_again() -> None:
     async def scenario() -> None:
         async with open_app(ScriptedBackend("word " * 100)) as world:
-            world.backend.pace.hold()
-            chat = await world.send("go", wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
+            chat = await world.send_held("go")
             world.backend.pace.let(60)
             await world.until(lambda: chat.state is ChatState.GENERATING)
             await world.pilot.press("ctrl+n")

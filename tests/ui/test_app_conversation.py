@@ -100,9 +100,7 @@ def test_regenerate_and_count_the_siblings() -> None:
 def test_stop_keeps_the_beginning_and_continue_goes_on() -> None:  # C9
     async def scenario() -> None:
         async with open_app(ScriptedBackend("word " * 100)) as world:
-            world.backend.pace.hold()
-            chat = await world.send("go", wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
+            chat = await world.send_held("go")
             world.backend.pace.let(40)
             await world.until(lambda: "writing" in world.text_of("#activity"))
             await world.pilot.press("escape")
@@ -128,9 +126,7 @@ def test_stop_keeps_the_beginning_and_continue_goes_on() -> None:  # C9
 def test_stop_while_the_prompt_is_read() -> None:  # C9
     async def scenario() -> None:
         async with open_app() as world:
-            world.backend.pace.hold()
-            chat = await world.send("x" * 4000, wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
+            chat = await world.send_held("x" * 4000)
             world.backend.pace.let(3)
             await world.pilot.press("escape")
             world.backend.pace.free()
@@ -222,9 +218,7 @@ def test_find_a_message_in_another_branch(tmp_path: Path) -> None:
 def test_an_answer_that_goes_round_in_circles_is_told() -> None:  # E12
     async def scenario() -> None:
         async with open_app(ScriptedBackend("round and round " * 60)) as world:
-            world.backend.pace.hold()
-            chat = await world.send("sing", wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
+            chat = await world.send_held("sing")
             world.backend.pace.let(600)
             await world.until(lambda: any(view_notice(view) for view in world.pane.messages.mounted))
             await world.pilot.press("escape")
@@ -269,9 +263,7 @@ def test_meter_text(used: int | None, limit: int | None, left_out: int, text: st
 def test_a_new_question_while_an_answer_is_written_waits_its_turn() -> None:
     async def scenario() -> None:
         async with open_app(ScriptedBackend("word " * 50)) as world:
-            world.backend.pace.hold()
-            chat = await world.send("one", wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
+            chat = await world.send_held("one")
             world.backend.pace.let(30)
             await world.until(lambda: chat.state is ChatState.GENERATING)
             await world.send("two", wait=False)

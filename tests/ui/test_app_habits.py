@@ -32,9 +32,7 @@ LONG = "word " * 100
 
 
 async def streaming(world: AppWorld) -> None:
-    world.backend.pace.hold()
-    chat = await world.send("go on", wait=False)
-    await world.until(lambda: chat.state is ChatState.WAITING)
+    chat = await world.send_held("go on")
     world.backend.pace.let(40)
     await world.until(lambda: chat.state is ChatState.GENERATING)
 
@@ -262,9 +260,7 @@ def test_windows_of_all_sizes(size: tuple[int, int]) -> None:  # I19
 def test_resizing_while_an_answer_is_written() -> None:  # I19
     async def scenario() -> None:
         async with open_app(ScriptedBackend("# Title\n\nSome *words* and `code`.\n\n```python\nx = 1\n```\n\n" * 8)) as world:
-            world.backend.pace.hold()
-            chat = await world.send("go", wait=False)
-            await world.until(lambda: chat.state is ChatState.WAITING)
+            chat = await world.send_held("go")
             sizes = [(20, 5), (300, 100), (40, 12), (120, 40), (80, 24)] * 10
             for width, height in sizes:
                 world.backend.pace.let(8)
