@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
+from textual.events import Event, Key
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
@@ -44,6 +46,7 @@ from chatpaged.workspace_events import Severity
 
 _TWICE_SECONDS = 2.0
 _FAILURE_SECONDS = 0.5
+_TYPED_SECONDS = 0.3
 _NOTICE_SECONDS = {"information": 4.0, "warning": 8.0, "error": 15.0}
 
 
@@ -228,6 +231,18 @@ class ChatpagedApp(App[None]):
         """On a thread of the prompt's."""
         model = self.workspace.host.model
         return len(model.tokenizer.encode(text)) if model is not None else 0
+
+    async def on_event(self, event: Event) -> None:
+        """Lets the focused widget take what was typed before a command's key: keys that come at once are taken in their order.
+
+        Textual acts upon a key bound with priority at once, while the letters before it still wait in the queue of the widget.
+        """
+        if isinstance(event, Key) and not event.is_forwarded and not event.is_printable and self.focused is not None:
+            taken = asyncio.Event()
+            if self.focused.call_later(taken.set):
+                with suppress(TimeoutError):  # a widget that is busy keeps nobody from a command for long
+                    await asyncio.wait_for(taken.wait(), _TYPED_SECONDS)
+        await super().on_event(event)
 
     # --- notices ---------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
+from textual.events import Key
 
 from chatpaged.attachments import Expansion, attach_files
 from chatpaged.chat import ChatState
@@ -102,5 +103,18 @@ def test_what_is_sent_goes_to_its_chat_also_when_another_one_is_in_view(tmp_path
             await world.until(lambda: len(first.conversation.nodes) == 4)
             assert "buy milk" in world.contents(first)[2]
             assert second.is_empty
+
+    run(scenario())
+
+
+def test_keys_of_one_burst_are_taken_in_the_order_they_were_pressed() -> None:
+    async def scenario() -> None:
+        async with open_app() as world:
+            first = await world.send("one")
+            keys = [*"before", "ctrl+n", *"after"]
+            for key in keys:  # as a slow connection brings them: all at once
+                world.app.post_message(Key(key, key if len(key) == 1 else None))
+            await world.until(lambda: world.chat is not first and world.pane.prompt.full_text() == "after")
+            assert first.prompt.text == "before"
 
     run(scenario())
