@@ -19,8 +19,8 @@ from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.forward_context import current_attention, forward_context
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.hf import _context
-from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.outputs import FinishReason
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, MemoryBudgetError, ModelError

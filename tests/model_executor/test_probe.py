@@ -15,8 +15,8 @@ from torch import nn
 from transformers.models.llama import modeling_llama
 
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, chatpaged_attention
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.hf import HFModel
-from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.errors import ModelError
 from tests.model_executor.architectures import ARCHITECTURES, REFUSED, build_config
 from tests.model_executor.architectures import WINDOW as ARCHITECTURES_WINDOW

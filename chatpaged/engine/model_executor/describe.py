@@ -17,9 +17,9 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.kv_cache import KVLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, named_context, silence_transformers
 from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit
-from chatpaged.engine.model_executor.models.probe import KVGeometry
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.support import text_config
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype

@@ -12,6 +12,7 @@ from typing import Any
 from chatpaged.engine.model_executor.models.config_reader import ConfigReader, UnclearError
 from chatpaged.engine.model_executor.models.dense_families import FAMILIES, Family
 from chatpaged.engine.model_executor.models.rope_parameters import RopeParameters, flat_rope, nested_rope, phi3_rope
+from chatpaged.errors import ModelError
 
 NO_ROPE = -1
 _ACTIVATIONS: Mapping[str, str] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -26,6 +27,10 @@ _REFUSED = (
     "num_kv_shared_layers",
     "per_layer_config",
 )
+
+
+class NotDenseError(ModelError):
+    """The dense decoder cannot run a model. The universal path perhaps can, or tells the user more about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

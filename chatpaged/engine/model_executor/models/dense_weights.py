@@ -12,17 +12,12 @@ from typing import Any, Self
 import safetensors
 import torch
 
-from chatpaged.engine.model_executor.models.dense_config import DenseConfig
+from chatpaged.engine.model_executor.models.dense_config import DenseConfig, NotDenseError
 from chatpaged.engine.weight_files import Shape, inspect_weights
-from chatpaged.errors import ModelError
 
 _EMBEDDING, _FINAL_NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _IGNORED_END = "rotary_emb.inv_freq"  # older files keep them; they are computed
 _FLOATING = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-
-
-class DenseWeightsError(ModelError):
-    """Files do not hold what the dense decoder needs. The universal path can tell the user more about it, or run the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ def read_dense_weights(directory: Path, config: DenseConfig, dtype: torch.dtype)
         dtype: type of the weights; norms may be wider.
 
     Raises:
-        DenseWeightsError: the files do not fit the configuration.
+        NotDenseError: the files do not fit the configuration.
         ModelError: a file is missing or damaged.
     """
     with DenseFiles(directory, config, dtype) as files:
@@ -136,7 +131,7 @@ class DenseFiles:
         files = inspect_weights(directory)
         reason = fits(config, files.shapes)
         if reason is not None:
-            raise DenseWeightsError(f"the weights in {directory} do not fit its config.json: {reason}")
+            raise NotDenseError(f"the weights in {directory} do not fit its config.json: {reason}")
         self._stack = ExitStack()
         self._place: dict[str, Any] = {}
         try:
@@ -146,7 +141,7 @@ class DenseFiles:
         except BaseException as error:
             self._stack.close()
             if isinstance(error, safetensors.SafetensorError):
-                raise DenseWeightsError(f"cannot read the weights in {directory}: {error}") from error
+                raise NotDenseError(f"cannot read the weights in {directory}: {error}") from error
             raise
 
     def __enter__(self) -> Self:
@@ -219,9 +214,9 @@ class DenseFiles:
         try:
             tensor: torch.Tensor = self._place[name].get_tensor(name)
         except safetensors.SafetensorError as error:
-            raise DenseWeightsError(f"cannot read {name} in {self._directory}: {error}") from error
+            raise NotDenseError(f"cannot read {name} in {self._directory}: {error}") from error
         if tensor.dtype not in _FLOATING:
-            raise DenseWeightsError(f"{name} in {self._directory} is {tensor.dtype}, which needs a scale")
+            raise NotDenseError(f"{name} in {self._directory} is {tensor.dtype}, which needs a scale")
         return tensor.to(self._dtype)
 
 

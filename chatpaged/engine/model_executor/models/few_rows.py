@@ -16,18 +16,32 @@ from torch import nn
 MAX_ROWS = 4
 
 
-def few_rows_linear(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """What `module(x)` gives. x is `[..., in_features]`; the result is `[..., out_features]`, contiguous."""
-    num_rows = x.numel() // module.in_features
+def few_rows_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `F.linear(x, weight, bias)` gives.
+
+    Args:
+        x: `[..., in]`.
+        weight: `[out, in]`.
+        bias: `[out]`.
+
+    Returns:
+        `[..., out]`, contiguous.
+    """
+    out_features, in_features = weight.shape
+    num_rows = x.numel() // in_features
     if not 0 < num_rows <= MAX_ROWS:
-        return F.linear(x, module.weight, module.bias)
-    rows = x.reshape(num_rows, module.in_features)
+        return F.linear(x, weight, bias)
+    rows = x.reshape(num_rows, in_features)
     if num_rows == 1:
         rows = rows.repeat(2, 1)  # a single row would be handed to a slower, single-threaded kernel
-    product = torch.mm(module.weight, rows.t())[:, :num_rows].t()
-    bias: torch.Tensor | None = module.bias  # None without a bias, whatever its type says
+    product = torch.mm(weight, rows.t())[:, :num_rows].t()
     result = product if bias is None else product + bias
-    return result.reshape(*x.shape[:-1], module.out_features).contiguous()
+    return result.reshape(*x.shape[:-1], out_features).contiguous()
+
+
+def few_rows_linear(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """What `module(x)` gives. x is `[..., in_features]`; the result is `[..., out_features]`, contiguous."""
+    return few_rows_product(x, module.weight, module.bias)
 
 
 def use_few_rows_linear(model: nn.Module) -> None:

@@ -22,8 +22,9 @@ from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, register_attention
 from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit, check_layers, needed_bytes, shape_error
-from chatpaged.engine.model_executor.models.probe import KVGeometry, probe_model
+from chatpaged.engine.model_executor.models.probe import probe_model
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.rope import freeze_rope
 from chatpaged.engine.model_executor.models.support import check_supported, config_error, refusal, text_config, why

@@ -19,6 +19,7 @@ from torch import nn
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.forward_context import current_attention, forward_context
 from chatpaged.engine.model_executor.models.attention_hook import ATTENTION_NAME, chatpaged_attention
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.support import refusal
 from chatpaged.errors import ModelError
 
@@ -26,15 +27,6 @@ _PROBE_NAME = "chatpaged_probe"
 _BEYOND_WINDOW = 64
 _Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 _MaskFunction = Callable[[int, int, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class KVGeometry:
-    """What the layers of a model store: the number of layers, and the most heads and dimensions of any of them."""
-
-    num_layers: int
-    kv_heads: int
-    head_dim: int
 
 
 @dataclass(frozen=True, slots=True)
