@@ -79,12 +79,11 @@ def phi3_rope(config: ConfigReader) -> tuple[RopeParameters, float]:
     """
     given = dict(_either(config))
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind in _PHI3_NAMES:
-        given = {name: value for name, value in given.items() if name != "type"} | {"rope_type": "longrope"}
-    elif kind not in ("default", "longrope"):
+    given.pop("type", None)
+    given["rope_type"] = "longrope" if kind in _PHI3_NAMES else kind
+    if given["rope_type"] not in ("default", "longrope"):
         raise UnclearError(f"rope_type is {kind!r}")
-    # Its class has a default for the trained context, which wins over what lies beside the factors.
-    if given.get("rope_type", given.get("type")) == "longrope":
+    if given["rope_type"] == "longrope":  # its class has a default for the trained context, which wins over what lies beside the factors
         given[_TRAINED] = config.count(_TRAINED)
     values = {name: config.value(name) for name in ("rope_theta", "max_position_embeddings")}
     partial = config.value("partial_rotary_factor")
