@@ -20,6 +20,8 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from chatpaged.shown_text import normal_lines
+
 PIECE_LIMIT = 1500
 """Characters after which a piece is closed at the next beginning of a block."""
 BLOCK_LIMIT = 3000
@@ -107,7 +109,7 @@ class PieceStream:
         text = self._held + text
         # Half of a line's end is no line's end yet.
         self._held = "\r" if text.endswith("\r") else ""
-        self._tail += text[: len(text) - len(self._held)].replace("\r\n", "\n").replace("\r", "\n")
+        self._tail += normal_lines(text[: len(text) - len(self._held)])
         while self._advance():
             pass
         return self._open()
@@ -236,11 +238,6 @@ def _past_empty_lines(text: str, position: int) -> int:
     while text.startswith("\n", position):
         position += 1
     return position
-
-
-def normal_lines(text: str) -> str:
-    """The text with lines that end with a newline alone."""
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def line_starts(text: str) -> list[int]:

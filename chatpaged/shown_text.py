@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 
-# C0 without tab and newline, DEL, C1, further ends of lines, and the marks that turn the direction of text around.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Each as what stands between the brackets of a regular expression.
+CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f"
+"""Control characters: C0 without tab and newline, DEL, C1."""
+TURNS = r"\u202a-\u202e\u2066-\u2069"
+"""What turns the direction of text around, and so hides what it says."""
+MARKS = r"\u200e\u200f"
+"""What says the direction of its neighbours."""
 _PICTURES = 0x2400
+_HARMFUL = re.compile(rf"[{CONTROLS}{TURNS}{MARKS}\u2028\u2029]")  # the last two are further ends of lines
+
+
+def normal_lines(text: str) -> str:
+    """The text with lines that end with a newline alone."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def shown(text: str) -> str:
@@ -16,10 +27,11 @@ def shown(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _CONTROLS.sub(_sign, text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _HARMFUL.sub(sign_for, normal_lines(text))
 
 
-def _sign(match: re.Match[str]) -> str:
+def sign_for(match: re.Match[str]) -> str:
+    """The sign for the character that was found: its picture if it has one."""
     code = ord(match[0])
     if code < 0x20:
         return chr(_PICTURES + code)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import IO
 
-# Control characters become visible symbols: text from a model or a file must not move the cursor or change colours.
-_SYMBOLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
-_SYMBOLS[0x7F] = 0x2421
-_SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_SYMBOLS |= dict.fromkeys((0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)  # change of direction
+from chatpaged.shown_text import CONTROLS, MARKS, TURNS, sign_for
+
+_HARMFUL = re.compile(f"[{CONTROLS}{TURNS}{MARKS}]")
 
 
 def printable(text: str) -> str:
-    """Text with all control characters but newline and tab replaced by symbols."""
-    return text.translate(_SYMBOLS)
+    """Text with all control characters but newline and tab replaced by symbols: nothing moves the cursor or changes colours."""
+    return _HARMFUL.sub(sign_for, text)
 
 
 def styled(stream: IO[str], *, no_color: bool) -> bool:

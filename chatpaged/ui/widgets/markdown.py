@@ -12,7 +12,8 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
-from chatpaged.markdown_pieces import Piece, PieceStream, exact_pieces, normal_lines, parser, split_pieces
+from chatpaged.markdown_pieces import Piece, PieceStream, exact_pieces, parser, split_pieces
+from chatpaged.shown_text import normal_lines
 from chatpaged.ui.background import beside
 from chatpaged.ui.widgets.code_block import CodeBlock
 from chatpaged.ui.widgets.flow import Flow, OneLayout

@@ -10,8 +10,8 @@ from markdown_it.token import Token
 from textual.content import Content, Span
 from textual.style import Style
 
-from chatpaged.markdown_pieces import Piece, normal_lines
-from chatpaged.shown_text import shown
+from chatpaged.markdown_pieces import Piece
+from chatpaged.shown_text import normal_lines, shown
 from chatpaged.ui.widgets.flow_lines import FlowLine, Row
 from chatpaged.ui.widgets.flow_tables import RuleLine, Table, TableLine
 
