@@ -52,7 +52,7 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     dtype = choose_dtype(options.dtype, device, stored_dtype(files.stored_type))
     found |= {"device": device.type, "dtype": str(dtype).removeprefix("torch."), "weight_bytes": files.num_parameters * dtype.itemsize}
     remote = needs_remote_code(directory, trusted=options.trust_remote_code)
-    config = load_checked_config(directory, remote=remote)
+    config = load_checked_config(directory, files, remote=remote)
     model = build_without_weights(config, remote_model_class(config, directory) if remote else None, directory)
     check_fit(model, directory, files)
     text = text_config(config)

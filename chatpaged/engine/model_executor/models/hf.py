@@ -28,7 +28,7 @@ from chatpaged.engine.model_executor.models.probe import probe_model
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.rope import freeze_rope
 from chatpaged.engine.model_executor.models.support import check_supported, config_error, refusal, text_config, why
-from chatpaged.engine.weight_files import inspect_weights, model_name
+from chatpaged.engine.weight_files import WeightFiles, inspect_weights, model_name
 from chatpaged.errors import InvalidRequestError, ModelError
 
 
@@ -103,10 +103,11 @@ def load_hf_model(
     silence_transformers()
     register_attention()
     remote = needs_remote_code(directory, trusted=trust_remote_code)
-    config = load_checked_config(directory, remote=remote)
+    files = inspect_weights(directory)
+    config = load_checked_config(directory, files, remote=remote)
     context = _context(config, max_model_len)
     end_token_ids(directory)  # transformers ignores a generation configuration that is damaged, and loses its end tokens
-    _require_room(directory, config, remote=remote, dtype=dtype, device=device)
+    _require_room(directory, files, config, remote=remote, dtype=dtype, device=device)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nobody could do anything about them
@@ -135,11 +136,11 @@ def load_hf_model(
     return HFModel(model, context)
 
 
-def _require_room(directory: Path, config: Any, *, remote: bool, dtype: torch.dtype, device: torch.device) -> None:
+def _require_room(directory: Path, files: WeightFiles, config: Any, *, remote: bool, dtype: torch.dtype, device: torch.device) -> None:
     """Refuses weights of other shapes, and a configuration that asks for more memory than there is, before any is taken."""
     # A copy: building a model writes into its configuration.
     model = build_without_weights(copy.deepcopy(config), remote_model_class(config, directory) if remote else None, directory)
-    check_fit(model, directory, inspect_weights(directory))
+    check_fit(model, directory, files)
     what = f"the model {model_name(directory)}, as its config.json describes it,"
     require_memory(what, needed_bytes(model, dtype), free_memory(device), "use a smaller model or another --dtype")
 
@@ -155,13 +156,18 @@ def _check_complete(directory: Path, model: Any, missing: list[str], unexpected:
     raise ModelError(f"{directory} is incomplete: no weights for {missing[0]}{more}; download the model again")
 
 
-def load_checked_config(directory: Path, *, remote: bool = False) -> Any:
+def load_checked_config(directory: Path, files: WeightFiles, *, remote: bool = False) -> Any:
     """A configuration of a model that is supported.
+
+    Args:
+        directory: the model.
+        files: its weights.
+        remote: as for `load_config`.
 
     Raises:
         ModelError: as `load_config`; or the model is not supported.
     """
-    check_layers(directory, inspect_weights(directory))
+    check_layers(directory, files)
     config = load_config(directory, remote=remote)
     check_supported(config, remote_model_class(config, directory) if remote else None)
     return config
