@@ -83,7 +83,6 @@ class LLMEngine:
         self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self._markers)
         self._clocks: dict[str, RequestClock] = {}
         self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
-        self._num_steps = 0
         self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
@@ -272,7 +271,6 @@ class LLMEngine:
         end = time.perf_counter()
         num_decode = sum(len(row.token_ids) == 1 and bool(row.samples) for row in output.rows)
         self.scheduler.budget.observe(num_decode, output.num_tokens - num_decode, end - begin)
-        self._num_steps += 1
         self._steps.append(
             StepTiming(
                 schedule=scheduled - begin,
@@ -351,16 +349,11 @@ class LLMEngine:
 
     # --- looking in ----------------------------------------------------------------------------------------------------
 
-    def snapshot(self, *, num_steps: int = _KEPT_STEPS) -> EngineSnapshot:
-        """Everything a memory panel needs, as it is between two steps.
-
-        Args:
-            num_steps: how many of the last steps to tell of; more than some hundred are not kept.
-        """
+    def snapshot(self) -> EngineSnapshot:
+        """Everything a memory panel needs, as it is between two steps."""
         now = time.perf_counter()
         speeds = {sequence.seq_id: self._clocks[sequence.group.request_id].speed(sequence, now) for sequence in self.scheduler.running}
-        steps = tuple(self._steps)[max(0, len(self._steps) - num_steps) :]
-        return take_snapshot(self.scheduler, block_bytes=self._executor.block_bytes, steps=steps, speeds=speeds, num_steps=self._num_steps)
+        return take_snapshot(self.scheduler, block_bytes=self.block_bytes, steps=tuple(self._steps), speeds=speeds)
 
     def prefix_keys(self, token_ids: Sequence[int], salt: bytes = b"") -> PrefixKeys:
         """What a token sequence is found under in the prefix cache: computed once, it makes asking `cached_blocks` cheap."""

@@ -92,11 +92,9 @@ class EngineSnapshot:
         live_tokens: tokens in used and shared blocks, those in shared blocks counted once.
         saved_blocks: further blocks that would be in use if nothing were shared.
         tier_blocks: blocks whose contents a lower tier holds.
-        max_num_seqs: sequences that may run at once.
         sequences: all unfinished sequences, running ones first.
         counters: what happened since the start; see `SchedulerCounters` and `BlockCounters`.
         steps: the last steps, oldest first.
-        num_steps: steps since the start.
     """
 
     block_size: int
@@ -109,11 +107,9 @@ class EngineSnapshot:
     live_tokens: int
     saved_blocks: int
     tier_blocks: int
-    max_num_seqs: int
     sequences: tuple[SequenceSnapshot, ...]
     counters: dict[str, int]
     steps: tuple[StepTiming, ...]
-    num_steps: int
 
     @property
     def batch_size(self) -> int:
@@ -131,9 +127,7 @@ class EngineSnapshot:
         return self.counters["prefix_hit_tokens"] / max(1, self.counters["prefix_query_tokens"])
 
 
-def take_snapshot(
-    scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float], num_steps: int = 0
-) -> EngineSnapshot:
+def take_snapshot(scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float]) -> EngineSnapshot:
     """Looks at everything between two steps. Cheap enough to be asked several times a second: no loop over blocks in Python.
 
     Args:
@@ -141,7 +135,6 @@ def take_snapshot(
         block_bytes: bytes a block takes on the device.
         steps: the last steps.
         speeds: tokens a second for each `seq_id`.
-        num_steps: steps since the start.
     """
     blocks = scheduler.blocks
     states = blocks.pool.states
@@ -157,14 +150,12 @@ def take_snapshot(
         live_tokens=blocks.live_tokens(),
         saved_blocks=blocks.num_references - used - shared,
         tier_blocks=blocks.num_tier_blocks,
-        max_num_seqs=scheduler.config.max_num_seqs,
         sequences=tuple(
             _sequence(sequence, blocks.table(sequence), states, speeds.get(sequence.seq_id, 0.0))
             for sequence in (*scheduler.running, *scheduler.waiting)
         ),
         counters=merged_counters(scheduler.counters, blocks.counters),
         steps=tuple(steps),
-        num_steps=num_steps,
     )
 
 
