@@ -31,7 +31,6 @@ class TreeRow:
         siblings: how many versions there are.
         in_view: it is on the way that is looked at.
         is_leaf: the next message will follow it.
-        branches: in how many branches it is.
     """
 
     node: Node
@@ -40,12 +39,6 @@ class TreeRow:
     siblings: int
     in_view: bool
     is_leaf: bool
-    branches: int
-
-    @property
-    def depth(self) -> int:
-        """In how many branches of branches it is; 0 is the left edge."""
-        return len(self.guides) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +64,12 @@ def tree_rows(conversation: Conversation) -> tuple[TreeRow, ...]:
     """Every message once, each below the one it follows."""
     in_view = {node.id for node in conversation.path()}
     leaf = conversation.leaf
-    counts = _branch_counts(conversation)
     rows: list[TreeRow] = []
     # Long conversations are deeper than Python's stack: what is to come is a pile, the next on top.
     pile = _following(conversation, None, "", in_view)
     while pile:
         node, guides, inner, position, siblings = pile.pop()
-        rows.append(TreeRow(node, guides, position, siblings, node.id in in_view, leaf is not None and node.id == leaf.id, counts[node.id]))
+        rows.append(TreeRow(node, guides, position, siblings, node.id in in_view, leaf is not None and node.id == leaf.id))
         pile += _following(conversation, node.id, inner, in_view)
     return tuple(rows)
 

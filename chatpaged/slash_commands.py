@@ -112,11 +112,9 @@ class Refused:
 
     Attributes:
         message: why, in one line, and what to do.
-        near: names of commands that may have been meant.
     """
 
     message: str
-    near: tuple[str, ...] = ()
 
 
 def find_command(name: str) -> SlashCommand | None:
@@ -166,7 +164,7 @@ def _problem(command: SlashCommand, argument: str) -> str:
 def _unknown(name: str) -> Refused:
     near = near_commands(name)
     hint = f"; did you mean {' or '.join(f'/{known}' for known in near)}?" if near else ";"
-    return Refused(f"unknown command /{name}{hint} // sends it as text", near)
+    return Refused(f"unknown command /{name}{hint} // sends it as text")
 
 
 def markdown_table() -> str:
