@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chatpaged.engine.block_pool import NULL_BLOCK, BlockState
+from chatpaged.engine.block_pool import NULL_BLOCK, BlockState, states_of
 from chatpaged.engine.sequence import SequenceStatus
 from chatpaged.engine.snapshot import EngineSnapshot, SequenceSnapshot
 
@@ -116,8 +116,8 @@ class _Draft:
 
     def row(self) -> ChatRow:
         """The row."""
-        held = bytes(map(self.states.__getitem__, self.blocks))
-        cached = bytes(map(self.states.__getitem__, self.kept)).count(BlockState.CACHED)
+        held = states_of(self.blocks, self.states)
+        cached = states_of(self.kept, self.states).count(BlockState.CACHED)
         state, percent = _state(self.sequences)
         return ChatRow(
             id=self.chat.id,
@@ -137,7 +137,7 @@ class _Draft:
 
 def _findable(blocks: tuple[int, ...], states: bytes) -> frozenset[int]:
     """What a chat says of the cache may be a moment old: blocks that are free by now are nobody's."""
-    if blocks and min(blocks) > NULL_BLOCK and max(blocks) < len(states) and BlockState.FREE not in bytes(map(states.__getitem__, blocks)):
+    if blocks and min(blocks) > NULL_BLOCK and max(blocks) < len(states) and BlockState.FREE not in states_of(blocks, states):
         return frozenset(blocks)  # the usual case, without a loop in Python
     return frozenset(block for block in blocks if NULL_BLOCK < block < len(states) and states[block] != BlockState.FREE)
 

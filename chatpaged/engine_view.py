@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chatpaged.engine.block_pool import BlockState
+from chatpaged.engine.block_pool import BlockState, states_of
 from chatpaged.engine.sequence import SequenceStatus
 from chatpaged.engine.snapshot import EngineSnapshot, StepTiming
 from chatpaged.engine_rows import ChatFacts, ChatRow, ChatRows
@@ -174,9 +174,9 @@ class EngineView:
                 cells[block] = Cell.CHAT_CACHED if cells[block] == Cell.CACHED else Cell.CHAT_SHARED
         return bytes(cells) + bytes([Cell.LOWER]) * self.snapshot.tier_blocks
 
-    def holders(self, block: int) -> tuple[ChatRow, ...]:
-        """The chats that hold a block, or for which it is kept; requests of no chat too."""
-        return tuple(row for row in self.everyone if block in row.blocks or block in row.kept)
+    def holders(self, blocks: Sequence[int]) -> tuple[ChatRow, ...]:
+        """The chats that hold one of these blocks, or for which one is kept; requests of no chat too."""
+        return tuple(row for row in self.everyone if not (row.blocks.isdisjoint(blocks) and row.kept.isdisjoint(blocks)))
 
     # --- the audit -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class EngineView:
 
 def _sums(snapshot: EngineSnapshot, rows: ChatRows) -> Sums:
     kept: frozenset[int] = frozenset().union(*(row.kept for row in rows.all))
-    claimed = bytes(map(snapshot.block_states.__getitem__, kept)).count(BlockState.CACHED)
+    claimed = states_of(kept, snapshot.block_states).count(BlockState.CACHED)
     return Sums(
         unclaimed=snapshot.cached_blocks - claimed,
         repeated_shared=sum(row.shared for row in rows.all) - snapshot.shared_blocks,

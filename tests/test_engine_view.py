@@ -79,8 +79,8 @@ def test_a_cell_says_what_a_block_is_for_the_chat_that_is_looked_at() -> None:
     assert of_none.count(Cell.FREE) == view.snapshot.free_blocks
     assert view.cells("no such chat") == of_none
     block = next(iter(a.blocks & b.blocks))
-    assert {row.id for row in view.holders(block)} == {"a", "b", "idle"}
-    assert view.holders(0) == ()
+    assert {row.id for row in view.holders([block])} == {"a", "b", "idle"}
+    assert view.holders([0]) == ()
 
 
 def test_what_is_kept_for_a_chat_and_used_by_another_is_shared_with_it() -> None:

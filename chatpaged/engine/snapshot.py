@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import asdict, dataclass
 
 from chatpaged.engine.block_manager import BlockCounters
-from chatpaged.engine.block_pool import BlockState
+from chatpaged.engine.block_pool import BlockState, states_of
 from chatpaged.engine.scheduler import Scheduler, SchedulerCounters
 from chatpaged.engine.sequence import Sequence
 
@@ -165,7 +165,7 @@ def merged_counters(scheduler: SchedulerCounters, blocks: BlockCounters) -> dict
 
 
 def _sequence(sequence: Sequence, table: tuple[int, ...], states: bytes, speed: float) -> SequenceSnapshot:
-    shared = bytes(map(states.__getitem__, table)).count(BlockState.SHARED)
+    shared = states_of(table, states).count(BlockState.SHARED)
     return SequenceSnapshot(
         request_id=sequence.group.request_id,
         index=sequence.index,

@@ -192,7 +192,7 @@ class EnginePanel(VerticalScroll):
     def _pick_blocks(self, message: BlockMap.Picked) -> None:
         """Points at a chat that has the block; clicked again, at the next one."""
         message.stop()
-        chats = [row.id for row in self._view.rows if _has(row.blocks | row.kept, message.blocks)] if self._view is not None else []
+        chats = [row.id for row in self._view.holders(message.blocks) if row.id] if self._view is not None else []
         if chats:
             again = message.blocks == self._picked and self._chats.cursor in chats
             self._picked = message.blocks
@@ -207,10 +207,6 @@ class EnginePanel(VerticalScroll):
             self.show(self._view)
 
 
-def _has(blocks: frozenset[int], some: range) -> bool:
-    return any(block in blocks for block in some)
-
-
 def _told(view: EngineView, blocks: range) -> str:
     """What blocks are, and whose."""
     cells = view.cells("")[blocks.start : blocks.stop]
@@ -219,9 +215,9 @@ def _told(view: EngineView, blocks: range) -> str:
     else:
         counts = ", ".join(f"{cells.count(cell)} {name}" for cell, name in _STATES.items() if cells.count(cell))
         lines = [f"Blocks {blocks.start} to {blocks.stop - 1}: {counts}"]
-    holders = [row for row in view.everyone if _has(row.blocks | row.kept, blocks)]
+    holders = view.holders(blocks)
     for row in holders[:_NAMED]:
-        verb = "" if _has(row.blocks, blocks) else ", kept for later"
+        verb = ", kept for later" if row.blocks.isdisjoint(blocks) else ""
         lines.append(f"  {one_line(row.title)[:40] or 'other requests'}{verb}")
     if len(holders) > _NAMED:
         lines.append(f"  and {len(holders) - _NAMED} more")
