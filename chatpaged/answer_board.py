@@ -11,6 +11,7 @@ from chatpaged.branch_tree import known_tokens
 from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import Node, NodeState
 from chatpaged.engine.engine_state import EngineFacts
+from chatpaged.engine.outputs import FinishReason
 from chatpaged.engine.snapshot import EngineSnapshot, SequenceSnapshot
 from chatpaged.session_reply import Reply
 from chatpaged.workspace import Workspace
@@ -30,10 +31,10 @@ class AnswerState(enum.Enum):
 
 
 _ENDS = {
-    "length": AnswerState.LIMIT,
-    "cancelled": AnswerState.STOPPED,
-    "repetition": AnswerState.REPEATED,
-    "error": AnswerState.FAILED,
+    FinishReason.LENGTH.value: AnswerState.LIMIT,
+    FinishReason.CANCELLED.value: AnswerState.STOPPED,
+    FinishReason.REPETITION.value: AnswerState.REPEATED,
+    FinishReason.ERROR.value: AnswerState.FAILED,
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from chatpaged.amounts import disk_size
+
 _INTERVAL = 0.2  # seconds between two changes of the line on a terminal
 _TOLD = 4  # lines in a log, but for the first
 
@@ -38,7 +40,7 @@ class Progress:
         self._total = total
         self.begun = True
         self._started = time.monotonic()
-        self._tell(f"fetching {self._name} ({_size(total)}, once)")
+        self._tell(f"fetching {self._name} ({disk_size(total)}, once)")
 
     def advance(self, count: int) -> None:
         """Counts bytes that are there already; fewer than none when a file has to begin again."""
@@ -66,8 +68,4 @@ class Progress:
             return f"nothing of {self._name} was fetched"
         share = 100 * self._done // self._total if self._total else 100
         speed = self._received / max(time.monotonic() - self._started, 1e-3)
-        return f"fetched {_size(self._done)} of {_size(self._total)} of {self._name} ({share} %, {_size(speed)}/s)"
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+        return f"fetched {disk_size(self._done)} of {disk_size(self._total)} of {self._name} ({share} %, {disk_size(speed)}/s)"

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from chatpaged.amounts import scaled
 from chatpaged.pasted_text import clean_text
 from chatpaged.prompt_draft import Pasted, PromptDraft
 
@@ -44,12 +45,7 @@ def is_too_long(text: str) -> bool:
 
 def short_count(count: int) -> str:
     """A number in four characters at most: 999, 1.2k, 312k, 4.5M."""
-    value, unit = float(count), ""
-    for larger in "kMG":
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
+    return scaled(count, 1000, ("", "k", "M", "G"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from chatpaged.amounts import counted
 from chatpaged.conversation import Node, NodeState
 from chatpaged.engine.outputs import FinishReason
 
@@ -71,7 +72,7 @@ def _notes(usage: Mapping[str, object]) -> tuple[str, ...]:
     if recomputed := _count(usage, "recomputed_tokens"):
         found.append(f"{recomputed:,} computed again: memory was short")
     if left_out := _count(usage, "left_out"):
-        found.append(f"{left_out:,} oldest message{'' if left_out == 1 else 's'} not sent")
+        found.append(f"{counted(left_out, 'oldest message')} not sent")
     return tuple(found)
 
 
