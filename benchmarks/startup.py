@@ -133,7 +133,7 @@ def _instrument(clock: Clock) -> None:
     clock.time(setting_options, "resolve_settings", "settings")
     clock.time(Tokenizer, "from_directory", "tokenizer")
     clock.time(ChatTemplate, "from_directory", "chat template")
-    clock.time(model_runner, "inspect_weights", "look at the weights' files")
+    clock.time(model_runner, "check_directory", "look at the weights' files")
     clock.time(model_runner, "load_hf_model", "rotary tables, linear layers")
     clock.time(transformers.AutoConfig, "from_pretrained", "configuration")
     clock.time(transformers.AutoModelForCausalLM, "from_pretrained", "model code and weights")
