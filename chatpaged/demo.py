@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from chatpaged.chat_template import ChatTemplate
-from chatpaged.demo_executor import END, START, DemoExecutor, Pace
+from chatpaged.demo_executor import CONTEXT, END, START, DemoExecutor, Pace
 from chatpaged.demo_texts import ANSWERS, LOOP
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
@@ -22,7 +22,6 @@ from chatpaged.session_model import SessionModel
 
 DEMO_NAME = "demo"
 DEMO_BLOCKS = 512
-_CONTEXT = 4096
 _VOCABULARY = 2048
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -45,7 +44,7 @@ def demo_tokenizer() -> Tokenizer:
 def demo_model() -> SessionModel:
     """The demo's side of text."""
     tokenizer = demo_tokenizer()
-    return SessionModel(DEMO_NAME, tokenizer, ChatTemplate(_TEMPLATE, tokenizer), _CONTEXT)
+    return SessionModel(DEMO_NAME, tokenizer, ChatTemplate(_TEMPLATE, tokenizer), CONTEXT)
 
 
 def demo_engine(

@@ -20,6 +20,8 @@ from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.engine.tokenizer import Tokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"
+CONTEXT = 4096
+"""Tokens of the longest sequence."""
 _HEADER = f"{START}assistant\n"
 
 
@@ -60,7 +62,7 @@ class DemoExecutor:
         self.num_blocks = num_blocks
         self.block_bytes = 45 * 1024 * block_size  # what the starter model takes
         self.vocab_size = tokenizer.vocab_size
-        self.max_model_len = 4096
+        self.max_model_len = CONTEXT
         self.max_num_batched_tokens = 128
         self.fingerprint = b"demo"
         self.stop_token_ids = frozenset({tokenizer.control_tokens[END]})

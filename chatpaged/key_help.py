@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from chatpaged.key_names import keys_of
 from chatpaged.setting_groups import all_settings
 from chatpaged.text_matches import has_words
 
@@ -78,14 +79,14 @@ class HelpGroup:
 
 def shown_key(key: str) -> str:
     """A key as people call it: `Ctrl+N`, `Esc`, `↑`."""
-    *modifiers, last = key.strip().split("+")
+    *modifiers, last = key.split("+")
     named = _NAMES.get(last, last.upper() if len(last) == 1 and modifiers else last.title() if len(last) > 1 else last)
     return "+".join([*(modifier.title() for modifier in modifiers), named])
 
 
 def shown_keys(keys: str) -> tuple[str, ...]:
     """Several keys with commas between, as settings have them."""
-    return tuple(shown_key(key) for key in keys.split(",") if key.strip())
+    return tuple(map(shown_key, keys_of(keys)))
 
 
 def help_groups(values: Mapping[str, str], commands: Sequence[tuple[str, str]]) -> tuple[HelpGroup, ...]:

@@ -32,7 +32,7 @@ class PromptDraft:
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing in it that could be sent."""
-        return not any((part if isinstance(part, str) else part.text).strip() for part in self.parts)
+        return not self.text.strip()
 
     def joined(self, other: PromptDraft, between: str = "\n") -> PromptDraft:
         """This draft with another one after it."""
