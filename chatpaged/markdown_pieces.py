@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
@@ -82,6 +83,14 @@ def parser() -> MarkdownIt:
     return parsing
 
 
+@cache
+def _blocks_parser() -> MarkdownIt:
+    """For all that looks at blocks alone, which keeps nothing in the parser; what is within lines does, and threads must not share it."""
+    parsing = parser()
+    parsing.block.ruler.getRules()  # makes its lists of rules, which another thread must not find half made
+    return parsing
+
+
 class PieceStream:
     """Cuts a growing text.
 
@@ -93,7 +102,6 @@ class PieceStream:
     def __init__(self) -> None:
         self.closed: list[Piece] = []
         self.parsed = 0
-        self._parser = parser()
         self._tail = ""
         self._held = ""
         self._fence: _Fence | None = None
@@ -156,7 +164,7 @@ class PieceStream:
         source = self._context + self._tail
         self.parsed += len(source)
         shift = len(self._context)
-        return [_Block(max(block.start - shift, 0), block.tokens) for block in top_blocks(self._parser, source)]
+        return [_Block(max(block.start - shift, 0), block.tokens) for block in top_blocks(source)]
 
     def _close_fence(self) -> bool:
         fence = self._fence
@@ -194,7 +202,7 @@ class PieceStream:
 def split_pieces(text: str) -> list[Piece]:
     """The pieces of a text that is whole."""
     text = normal_lines(text)
-    return _joined(text, [block.start for block in top_blocks(parser(), text)])
+    return _joined(text, [block.start for block in top_blocks(text)])
 
 
 def exact_pieces(text: str, pieces: Iterable[Piece]) -> list[Piece]:
@@ -204,7 +212,7 @@ def exact_pieces(text: str, pieces: Iterable[Piece]) -> list[Piece]:
     """
     text = normal_lines(text)
     environment: dict[str, object] = {}
-    starts = {block.start for block in top_blocks(parser(), text, environment)}
+    starts = {block.start for block in top_blocks(text, environment)}
     references = environment.get("references")
     if references:
         # Any piece may use any of them.
@@ -250,9 +258,10 @@ def line_starts(text: str) -> list[int]:
     return [*starts, len(text)]
 
 
-def top_blocks(parsing: MarkdownIt, text: str, environment: dict[str, object] | None = None) -> list[_Block]:
+def top_blocks(text: str, environment: dict[str, object] | None = None) -> list[_Block]:
     """The blocks of a text; what is within lines is not looked at."""
     tokens: list[Token] = []
+    parsing = _blocks_parser()
     parsing.block.parse(text, parsing, environment if environment is not None else {}, tokens)
     lines = line_starts(text)
     found: list[_Block] = []
