@@ -66,9 +66,11 @@ def attach_files(draft: PromptDraft, directory: Path) -> Expansion:
         InvalidRequestError: a file is missing, is no text, or cannot be read; the message is one line.
     """
     documents: dict[Path, Document] = {}
-    parts = [part.text if isinstance(part, Pasted) else _expanded(part, directory, documents) for part in draft.parts]
-    text = "".join(parts)
-    if documents and not _without_names(draft, directory).strip():
+    pieces: list[tuple[str, bool]] = []
+    for part in draft.parts:
+        pieces += [(part.text, False)] if isinstance(part, Pasted) else _expanded(part, directory, documents)
+    text = "".join(piece for piece, _ in pieces)
+    if documents and not any(piece.strip() for piece, is_mention in pieces if not is_mention):
         text = ""  # nothing but files: their names add nothing
     if documents:
         text = "\n\n".join(part for part in (join_documents(list(documents.values())), text) if part)
@@ -77,27 +79,18 @@ def attach_files(draft: PromptDraft, directory: Path) -> Expansion:
     return Expansion(text, tuple(document.name for document in read), notes)
 
 
-def _expanded(text: str, directory: Path, documents: dict[Path, Document]) -> str:
-    pieces, done = [], 0
+def _expanded(text: str, directory: Path, documents: dict[Path, Document]) -> Iterator[tuple[str, bool]]:
+    """A text in pieces with names in place of mentions, and whether each is one. Reads the files that are not among the documents yet."""
+    done = 0
     for mention in _mentions(text, directory):
-        pieces += [text[done : mention.start], "@" if mention.escaped else ""]
-        pieces.append(text[mention.start + 2 : mention.end] if mention.escaped else mention.name)
+        yield text[done : mention.start], False
+        yield f"@{text[mention.start + 2 : mention.end]}" if mention.escaped else mention.name, True
         done = mention.end
         if not mention.escaped:
             path = _place(mention.name, directory)
             if path not in documents:
                 documents[path] = _read(mention.name, path)
-    return "".join([*pieces, text[done:]])
-
-
-def _without_names(draft: PromptDraft, directory: Path) -> str:
-    rest = []
-    for part in draft.parts:
-        text = part.text if isinstance(part, Pasted) else part
-        for mention in reversed(list(_mentions(text, directory)) if isinstance(part, str) else []):
-            text = text[: mention.start] + text[mention.end :]
-        rest.append(text)
-    return "".join(rest)
+    yield text[done:], False
 
 
 def _mentions(text: str, directory: Path) -> Iterator[_Mention]:
