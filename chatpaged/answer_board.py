@@ -178,10 +178,10 @@ class AnswerBoard:
         """Takes in what has happened. Returns whether anything here is different."""
         if not isinstance(event, AnswerGrew | AnswerEnded | PathChanged | ChatChanged) or event.chat_id != self._chat.id:
             return False
-        if not isinstance(event, AnswerGrew) or self.position_of(event.node_id) is None:
+        if not isinstance(event, AnswerGrew) or (place := self.position_of(event.node_id)) is None:
             self.sync()
         elif (running := self.running) is not None:
-            self._take(running, event.index, self.answers[self.position_of(event.node_id) or 0])
+            self._take(running, event.index, self.answers[place])
         return True
 
     def sync(self) -> None:
