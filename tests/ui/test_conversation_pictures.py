@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from chatpaged.ui.widgets.folded import Thinking
 from chatpaged.ui.widgets.message import MessageView
+from chatpaged.ui.widgets.message_scroll import MessageScroll
 from tests.ui.conftest import Snapshot
 from tests.ui.conversations import ANSWER, CREATED, ConversationApp, dialogue, message, screen_text
 from tests.ui.snapshots import until
@@ -60,7 +61,7 @@ def test_an_answer_that_grows(snapshot: Snapshot) -> None:
         app.messages.feed("a", ANSWER)
         await until(pilot, lambda: "Done." in screen_text(app))
         await calm(app, pilot)
-        app.messages.scroll_page(-1)
+        app.query_one(MessageScroll).action_page_up()
         app.messages.feed("a", " Not yet: there is **more** to come.\n\n```python\nimport this")
         await until(pilot, lambda: "↓ new" in screen_text(app))
         await calm(app, pilot)

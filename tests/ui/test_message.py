@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,17 +149,6 @@ def test_times_are_short() -> None:
     assert len(moment(noon, noon + 60)) == 5
     assert moment(noon, noon + 30 * 86400).startswith(("14 Nov ", "15 Nov "))
     assert moment(noon, noon + 400 * 86400).endswith("2023")
-
-
-def test_versions_change_without_the_text_being_made_again() -> None:
-    async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
-        item = message("a", "assistant", "x")
-        view = await show(app, pilot, item)
-        app.messages.show_item(replace(item, position=1, siblings=2))
-        await until(pilot, lambda: "1/2" in screen_text(app))
-        assert view.is_attached
-
-    run(body)
 
 
 # --- code ---------------------------------------------------------------------------------------------------------------
@@ -386,18 +374,6 @@ def test_how_a_turn_went_is_told_under_it() -> None:
         assert "no text" in screen_text(app)
 
     run(body, size=(120, 20))
-
-
-def test_what_goes_on_before_the_first_token_is_told() -> None:
-    async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
-        await app.messages.begin(message("a", "assistant", ""))
-        app.messages.set_status("a", "reading 512 of 4,096 tokens")
-        await until(pilot, lambda: "reading 512 of 4,096 tokens" in screen_text(app))
-        app.messages.feed("a", "Hello", "")
-        await until(pilot, lambda: "Hello" in screen_text(app))
-        assert "reading" not in screen_text(app)
-
-    run(body)
 
 
 # --- growing --------------------------------------------------------------------------------------------------------------

@@ -31,10 +31,6 @@ class _Head(FlowLine):
         self.language = language
         self.count = lines
 
-    def height(self, width: int) -> int:  # noqa: ARG002 - always one
-        """One row."""
-        return 1
-
     def row(self, width: int, index: int) -> Row:
         """The row."""
         left = Content.styled(self.language or "text", "$foreground 70%")

@@ -39,8 +39,8 @@ class Flow(OneLayout):
     }
     """
 
-    def __init__(self, lines: Sequence[FlowLine] = (), *, classes: str | None = None) -> None:
-        super().__init__(classes=classes)
+    def __init__(self, lines: Sequence[FlowLine] = ()) -> None:
+        super().__init__()
         self.lines: list[FlowLine] = list(lines)
         self._starts: list[int] = [0]
         self._width = 0

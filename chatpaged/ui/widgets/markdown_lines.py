@@ -51,10 +51,6 @@ class HorizontalRule(FlowLine):
 
     atomic = True
 
-    def height(self, width: int) -> int:  # noqa: ARG002 - always one
-        """One row."""
-        return 1
-
     def row(self, width: int, index: int) -> Row:
         """The rule."""
         rule = "─" * max(width - self.lead.cell_length, 1)
@@ -75,11 +71,6 @@ def render_piece(parsing: MarkdownIt, piece: Piece) -> list[Segment]:
     if piece.code is not None:
         return [CodeSegment(piece.code, first_word(piece.language))]
     return _Renderer(skip_head=bool(piece.context)).render(parsing.parse(normal_lines(piece.context + piece.source)))
-
-
-def code_blocks(segments: Sequence[Segment]) -> list[CodeSegment]:
-    """The blocks of code among segments."""
-    return [segment for segment in segments if isinstance(segment, CodeSegment)]
 
 
 def first_word(info: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
@@ -10,7 +9,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Enter, Leave
-from textual.widget import Widget
 from textual.widgets import Static
 
 from chatpaged.shown_text import shown
@@ -26,7 +24,7 @@ _QUIET = "no text"
 
 
 class TurnFooter(Static):
-    """What is told of a turn, or what is going on while it lasts."""
+    """What is told of a turn, or noticed while it lasts."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -61,10 +59,6 @@ class MessageView(OneLayout, Vertical, can_focus=True):
     MessageView.user, MessageView.tool {
         background: $foreground 4%;
         border-left: outer $primary;
-        padding: 0 1;
-    }
-    MessageView:focus {
-        border-left: outer $accent;
     }
     MessageView:focus-within {
         border-left: outer $accent;
@@ -103,7 +97,6 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         self._body: MarkdownView | LongText | None = None
         self._footer: TurnFooter | None = None
         self._notice = ""
-        self._status = ""
         self._next_code = 0
         self._told: Content | None = None
 
@@ -157,7 +150,7 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         """
         node = item.node
         self.growing = False
-        self._notice = self._status = ""
+        self._notice = ""
         self.item, self._text, self._reasoning = item, node.content, node.reasoning
         if node.reasoning and self._thinking is None:
             await self._think(node.reasoning)
@@ -178,21 +171,9 @@ class MessageView(OneLayout, Vertical, can_focus=True):
 
     # --- what is told ---------------------------------------------------------------------------------------------------
 
-    def show_item(self, item: MessageItem) -> None:
-        """Other siblings, or other figures of the same text."""
-        self.item = item
-        self._header.show(item)
-        self._offer()
-        self._tell()
-
     def set_notice(self, text: str) -> None:
         """Says something about an answer that grows; empty takes it back."""
         self._notice = text
-        self._tell()
-
-    def set_status(self, text: str) -> None:
-        """Says what is going on while nothing of an answer is there yet."""
-        self._status = text
         self._tell()
 
     def _tell(self) -> None:
@@ -211,7 +192,7 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         if self._notice:
             return Content(shown(self._notice))
         if self.growing:
-            return Content(shown(self._status)) if not self._text else Content()
+            return Content()
         facts = turn_facts(self.item.node)
         parts = [Content(figure) for figure in facts.figures]
         if not self._text.strip():
@@ -250,7 +231,7 @@ class MessageView(OneLayout, Vertical, can_focus=True):
     def _offer(self) -> None:
         if not self.is_attached:
             return
-        wanted = self.is_mouse_over or self.has_focus or self.has_pseudo_class("focus-within")
+        wanted = self.is_mouse_over or self.has_focus_within
         self._header.offered = offers(self.item, growing=self.growing, has_code=bool(self.codes)) if wanted else ()
 
     @property
@@ -302,8 +283,3 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         folded = self._foldable()
         if folded is not None:
             folded.toggle()
-
-    def parts(self) -> Iterator[Widget]:
-        """What can have the focus in it: itself, then its blocks of code."""
-        yield self
-        yield from self.codes

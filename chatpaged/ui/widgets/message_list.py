@@ -103,8 +103,8 @@ class MessageList(Widget):
         Binding("down,j", "go(1)", "Message after", id="message_after", show=False),
     ]
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id, classes=classes)
+    def __init__(self) -> None:
+        super().__init__()
         self.window = Window()
         self._scroll = MessageScroll()
         self._marker = NewMarker(Content("↓ new"))
@@ -116,7 +116,6 @@ class MessageList(Widget):
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._width = 0
-        self._news = False
         self._wish = 0
 
     def compose(self) -> ComposeResult:
@@ -225,23 +224,10 @@ class MessageList(Widget):
             if (view := self._views.get(item.node.id)) is not None:
                 await view.finish(item)
 
-    def show_item(self, item: MessageItem) -> None:
-        """Other siblings, or other figures, of a message whose text stays the same."""
-        index = self.window.index(item.node.id)
-        if index is not None:
-            self.window.entries[index].item = item
-        if (view := self._views.get(item.node.id)) is not None:
-            view.show_item(item)
-
     def set_notice(self, node_id: str, text: str) -> None:
         """Says something about a growing answer, such as that it repeats itself; empty takes it back."""
         if (view := self._views.get(node_id)) is not None:
             view.set_notice(text)
-
-    def set_status(self, node_id: str, text: str) -> None:
-        """Says what is going on before the first token: that it waits, how much is read."""
-        if (view := self._views.get(node_id)) is not None:
-            view.set_status(text)
 
     # --- where the reader is --------------------------------------------------------------------------------------------
 
@@ -271,13 +257,6 @@ class MessageList(Widget):
     def scroll_to_beginning(self) -> None:
         """Goes to the very first message."""
         beside(self, "go", self._go_home, self._new_wish())
-
-    def scroll_page(self, direction: int) -> None:
-        """A page up (-1) or down (1)."""
-        if direction < 0:
-            self._scroll.action_page_up()
-        else:
-            self._scroll.action_page_down()
 
     async def action_go(self, step: int) -> None:
         """The message before or after the one that is chosen."""
@@ -368,8 +347,7 @@ class MessageList(Widget):
         self._wake.set()
 
     def _notice_news(self, *, new: bool) -> None:
-        self._news = new and not self.following
-        self._marker.display = self._news
+        self._marker.display = new and not self.following
 
     # --- what is laid out -----------------------------------------------------------------------------------------------
 
