@@ -156,10 +156,9 @@ class LongText(Folded):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        text = text.rstrip("\n")
-        self._lines = plain_lines(shown(text))
-        self._first, self._more = _fold(text)
-        self.body = Flow(self._first if self._more else self._lines)
+        self._text = text.rstrip("\n")
+        self._first, self._more = _fold(self._text)
+        self.body = Flow(self._first)
 
     @property
     def folds(self) -> bool:
@@ -176,7 +175,7 @@ class LongText(Folded):
         """Shows all of it, or the beginning."""
         if not self._more:
             return
-        self.body.set_lines(self._lines if self.is_open else self._first)
+        self.body.set_lines(plain_lines(shown(self._text)) if self.is_open else self._first)
         self.query_one(FoldLine).update(Content("▴ show less" if self.is_open else f"… {self._more}"))
 
 
@@ -232,6 +231,7 @@ def _last_line(text: str) -> str:
 
 
 def _fold(text: str) -> tuple[list[FlowLine], str]:
+    """The lines that are seen at first, and what there is besides: nothing where they are all."""
     lines = text.count("\n") + 1
     if lines > _LONGEST_LINES:
         first = "\n".join(text.split("\n", FOLDED_LINES)[:FOLDED_LINES])
@@ -239,4 +239,4 @@ def _fold(text: str) -> tuple[list[FlowLine], str]:
             return plain_lines(shown(first)), f"{lines - FOLDED_LINES:,} more lines"
     if len(text) > _LONGEST_TEXT:
         return plain_lines(shown(text[:_FOLDED_TEXT])), f"{len(text) - _FOLDED_TEXT:,} more characters"
-    return [], ""
+    return plain_lines(shown(text)), ""
