@@ -9,6 +9,7 @@ from textual.events import Click
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from chatpaged.amounts import counted
 from chatpaged.shown_text import shown
 from chatpaged.ui.widgets.flow import Flow
 from chatpaged.ui.widgets.flow_lines import FlowLine, plain_lines
@@ -127,8 +128,7 @@ class Thinking(Folded):
         self._refresh()
 
     def _title(self) -> Content:
-        words = f"{self._words:,} word{'' if self._words == 1 else 's'}"
-        return Content(f"{'▾' if self.is_open else '▸'} {'Thinking…' if self._growing else 'Thought,'} {words}")
+        return Content(f"{'▾' if self.is_open else '▸'} {'Thinking…' if self._growing else 'Thought,'} {counted(self._words, 'word')}")
 
     def _refresh(self) -> None:
         self._head.update(self._title())
