@@ -120,7 +120,7 @@ class MarkdownView(OneLayout, Vertical):
             known = len(stream.closed)
             opened = stream.feed(text)
             fresh = stream.closed[known:]
-            if known and self._slots and known - 1 < len(self._slots):
+            if 0 < known <= len(self._slots):
                 self._slots[known - 1].piece = stream.closed[known - 1]  # it may have got an empty line more
             with self.app.batch_update():
                 for i, piece in enumerate([*fresh, *((opened,) if opened is not None else ())], start=known):
@@ -129,7 +129,9 @@ class MarkdownView(OneLayout, Vertical):
                     self._slots[i].piece = piece
                     self.drawn += len(piece.source) if piece.code is None else len(text)
                     await self._fit(i, render_piece(self._parser, piece), growing=piece is opened)
-                await self._drop(self._slots[known + len(fresh) + (opened is not None) :])
+                end = known + len(fresh) + (opened is not None)
+                await self._drop(self._slots[end:])
+                del self._slots[end:]
 
     async def finish(self, text: str) -> None:
         """Shows the whole text exactly. Where it grew as it should, nothing changes.
@@ -177,17 +179,15 @@ class MarkdownView(OneLayout, Vertical):
             slots[-1].piece = piece
             position += len(piece.source)
         with self.app.batch_update():
-            await self._drop(list(old.values()))
+            await self._drop(old.values())
             self._slots = slots
             for i, segments in drawn.items():
                 await self._fit(i, segments, growing=False)
 
     async def _drop(self, slots: Iterable[_Slot]) -> None:
-        for slot in list(slots):
-            if slot in self._slots:
-                self._slots.remove(slot)
-            for widget in slot.widgets:
-                await widget.remove()
+        """Takes away what shows these pieces."""
+        for slot in slots:
+            await self._remove_from(slot, 0)
 
     async def _fit(self, index: int, segments: Sequence[Segment], *, growing: bool) -> None:
         """Makes the widgets of a piece show these segments."""
