@@ -110,6 +110,11 @@ class MessageView(OneLayout, Vertical, can_focus=True):
         """Its text so far, exactly."""
         return self._text
 
+    @property
+    def reasoning(self) -> str:
+        """What was thought before it, so far."""
+        return self._reasoning
+
     def compose(self) -> ComposeResult:
         """Header, thinking, text, footer."""
         yield self._header

@@ -112,7 +112,7 @@ class MessageList(Widget):
         self._below = _Space()
         self._system: SystemPrompt | None = None
         self._views: dict[str, MessageView] = {}
-        self._fed: dict[str, list[str]] = {}
+        self._fed: set[str] = set()
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
         self._width = 0
@@ -183,7 +183,6 @@ class MessageList(Widget):
             return
         async with self._busy:
             self.window.entries[index] = entry
-            self._fed.pop(item.node.id, None)
             old = self._views.get(item.node.id)
             if old is not None:
                 await self._replace(old, MessageView(item, growing=True))
@@ -208,15 +207,12 @@ class MessageList(Widget):
         entry = self.window.entries[index]
         entry.text += text
         entry.reasoning += reasoning
-        fed = self._fed.setdefault(node_id, ["", ""])
-        fed[0] += text
-        fed[1] += reasoning
+        self._fed.add(node_id)
         self._wake.set()
 
     async def finish(self, item: MessageItem) -> None:
         """An answer is whole."""
         async with self._busy:
-            self._fed.pop(item.node.id, None)
             index = self.window.index(item.node.id)
             if index is None:
                 return
@@ -399,10 +395,12 @@ class MessageList(Widget):
         return any(entry.growing for entry in self.window.entries[-8:])
 
     async def _grow(self) -> None:
-        fed, self._fed = self._fed, {}
-        for node_id, (text, reasoning) in fed.items():
-            if (view := self._views.get(node_id)) is not None:
-                await view.grow(text, reasoning)
+        fed, self._fed = self._fed, set()
+        for node_id in fed:
+            index, view = self.window.index(node_id), self._views.get(node_id)
+            if index is not None and view is not None:
+                entry = self.window.entries[index]
+                await view.grow(entry.text[len(view.text) :], entry.reasoning[len(view.reasoning) :])
         if fed and not self.following:
             self._notice_news(new=True)
 
@@ -479,8 +477,6 @@ class MessageList(Widget):
         for i in indices:
             entry = self.window.entries[i]
             if entry.growing:
-                # What was fed but not shown yet is in the text already.
-                self._fed.pop(entry.item.node.id, None)
                 view = MessageView(entry.item, growing=True, text=entry.text, reasoning=entry.reasoning)
             else:
                 view = MessageView(entry.item)
