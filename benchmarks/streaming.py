@@ -23,7 +23,8 @@ from textual.app import App, ComposeResult
 from benchmarks.report import machine, save, show
 from chatpaged.conversation import Node
 from chatpaged.ui.collector import calm_collector
-from chatpaged.ui.widgets.message_list import MessageItem, MessageList
+from chatpaged.ui.widgets.message_item import MessageItem
+from chatpaged.ui.widgets.message_list import MessageList
 
 TENTHS = 10
 _BEAT = 0.005

@@ -8,7 +8,8 @@ from textual.app import App, ComposeResult
 
 from chatpaged.conversation import Node
 from chatpaged.ui.widgets.markdown import TextFlow
-from chatpaged.ui.widgets.message_list import MessageAction, MessageItem, MessageList
+from chatpaged.ui.widgets.message_item import MessageAction, MessageItem
+from chatpaged.ui.widgets.message_list import MessageList
 
 ANSWER = '''# A plan
 

@@ -402,9 +402,8 @@ def test_the_work_for_a_first_look_does_not_grow_with_the_history() -> None:
 def test_the_scrollbar_says_where_the_reader_is() -> None:
     async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
         await app.messages.show(dialogue(200))
-        scroll = app.messages._scroll
-        await until(pilot, lambda: scroll.max_scroll_y and scroll.scroll_y == scroll.max_scroll_y)
-        assert scroll.vertical_scrollbar.position == scroll.scroll_y
+        await until(pilot, lambda: scroll(app).max_scroll_y and at_end(app))
+        assert scroll(app).vertical_scrollbar.position == scroll(app).scroll_y
 
     run(body)
 
