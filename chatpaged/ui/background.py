@@ -25,4 +25,10 @@ def beside(node: DOMNode, group: str, work: Callable[P, Coroutine[Any, Any, None
         kwargs: likewise.
     """
     called: WorkType[None] = partial(work, *args, **kwargs)
-    node.run_worker(called, group=group)
+    node.run_worker(called, group=group, description=group)  # by itself it would spell out all arguments, such as whole texts
+
+
+def instead(node: DOMNode, group: str, work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """The same in place of what is still going on in the group, which is given up."""
+    node.workers.cancel_group(node, group)
+    beside(node, group, work, *args, **kwargs)

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from chatpaged.answer_board import Answer, AnswerBoard
 from chatpaged.chat import Chat
 from chatpaged.shown_text import shown
+from chatpaged.ui.background import beside
 from chatpaged.ui.screens.dialog import Dialog, Hint
 from chatpaged.ui.widgets.answer_column import AnswerColumn
 from chatpaged.workspace import Workspace
@@ -99,7 +100,7 @@ class AlternativesScreen(Dialog[str]):
         self.board.sync()  # short answers may have ended since it was made
         self.set_interval(_FRAME, self._refresh)
         await self._refresh()
-        self.run_worker(self._look())
+        beside(self, "look", self._look)
 
     def on_unmount(self) -> None:
         """Nothing more is wanted."""

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from chatpaged.choices import Choice, fitting_choices
 from chatpaged.errors import ChatpagedError
 from chatpaged.shown_text import shown
+from chatpaged.ui.background import beside
 from chatpaged.ui.marked_text import MUTED, marked
 from chatpaged.ui.screens.dialog import Hint
 from chatpaged.ui.screens.filter_dialog import FilterDialog
@@ -83,7 +84,7 @@ class ChooseScreen(FilterDialog[str]):
         self._field.focus()
         if callable(self._options):
             self.say("looking…")
-            self.run_worker(self._load(self._options))
+            beside(self, "load", self._load, self._options)
         else:
             self._take(self._options)
 

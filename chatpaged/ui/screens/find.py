@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import ClassVar
 
 from textual.content import Content
@@ -17,6 +16,7 @@ from chatpaged.session_list import ListEntry, age, spoken_age
 from chatpaged.shown_text import shown
 from chatpaged.store import SearchHit
 from chatpaged.text_matches import has_words
+from chatpaged.ui.background import instead
 from chatpaged.ui.marked_text import MUTED, marked
 from chatpaged.ui.screens.dialog import Hint
 from chatpaged.ui.screens.filter_dialog import FilterDialog
@@ -61,7 +61,7 @@ class FindScreen(FilterDialog[Found]):
             self.workers.cancel_group(self, "search")
             self._show_recent()
             return
-        self.run_worker(partial(self._look_for, text), group="search", exclusive=True)  # type: ignore[arg-type]  # of a callable mypy cannot tell the result
+        instead(self, "search", self._look_for, text)
 
     def choose(self, option_id: str) -> None:
         """Opens what was found."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
 
 from textual.geometry import Region
@@ -14,6 +12,7 @@ from textual.widget import Widget
 from chatpaged.errors import ChatpagedError
 from chatpaged.prompt_completion import Candidate, Choices, Proposals, candidates, proposals_at
 from chatpaged.slash_commands import Completes, find_command
+from chatpaged.ui.background import instead
 from chatpaged.ui.widgets.completions import Completions
 from chatpaged.ui.widgets.prompt_area import PromptArea
 
@@ -71,8 +70,7 @@ class Completer:
         else:
             if _place(self._shown) != _place(now):
                 self.popup.close()
-            find: Callable[[], Awaitable[None]] = partial(self._find, now)  # a coroutine would have to be awaited also if it never runs
-            self.popup.run_worker(find, group="completions", exclusive=True)
+            instead(self.popup, "completions", self._find, now)
 
     def on_key(self, names: AbstractSet[str], send_keys: AbstractSet[str]) -> bool:
         """A key was pressed while the text has the cursor.

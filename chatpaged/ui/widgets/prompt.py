@@ -25,6 +25,7 @@ from chatpaged.prompt_draft import PromptDraft
 from chatpaged.prompt_history import HistoryWalk, PromptHistory
 from chatpaged.setting_groups import KeySettings
 from chatpaged.slash_commands import Invocation, PlainText, Refused, SlashCommand, parse_line
+from chatpaged.ui.background import beside, instead
 from chatpaged.ui.editor import edit_outside
 from chatpaged.ui.widgets.completer import Completer
 from chatpaged.ui.widgets.completions import Completions
@@ -147,7 +148,7 @@ class Prompt(Widget):
     async def on_mount(self) -> None:
         """Finds what was sent in earlier runs."""
         self._teach()
-        self.run_worker(self._load_history(), group="history")
+        beside(self, "history", self._load_history)
 
     async def _load_history(self) -> None:
         self.history.merge(await asyncio.to_thread(self.history.read))
@@ -277,7 +278,7 @@ class Prompt(Widget):
             content = draft.without_prefix(_prefix_length(typed) if command is not None else 1)
         self.clear()
         if may_attach(content) and (command is None or command.takes_text):
-            self.run_worker(self._send_with_files(draft, content, command, self.chat), group="sending")
+            beside(self, "sending", self._send_with_files, draft, content, command, self.chat)
         else:
             self._post(draft, Expansion(text), command, self.chat)
 
@@ -295,7 +296,7 @@ class Prompt(Widget):
 
     def _post(self, draft: PromptDraft, expansion: Expansion, command: SlashCommand | None, chat: str) -> None:
         self.history.add(draft)
-        self.run_worker(asyncio.to_thread(self.history.save), group="history")
+        beside(self, "history", asyncio.to_thread, self.history.save)
         text = expansion.text.strip() if command is not None else expansion.text
         self.post_message(self.Sent(self, text, command, draft=draft, chat=chat, expansion=expansion))
 
@@ -313,7 +314,7 @@ class Prompt(Widget):
 
     def _begin_count(self, number: int, text: str) -> None:
         if self._count_tokens is not None and self.is_mounted:
-            self.run_worker(self._count(self._count_tokens, number, text), group="counting")
+            beside(self, "counting", self._count, self._count_tokens, number, text)
 
     async def _count(self, counter: Counter, number: int, text: str) -> None:
         try:
@@ -356,7 +357,7 @@ class Prompt(Widget):
 
     def action_open_editor(self) -> None:
         """Opens what is typed in the user's editor. Answers go on meanwhile."""
-        self.run_worker(self._edit, group="editor", exclusive=True)  # type: ignore[arg-type]  # of a callable mypy cannot tell the result
+        instead(self, "editor", self._edit)
 
     async def _edit(self) -> None:
         draft = self.draft
