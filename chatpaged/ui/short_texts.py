@@ -1,4 +1,4 @@
-"""Numbers and titles in little room."""
+"""Numbers, titles and roles in little room."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 _ELLIPSIS = "…"
 _EXACT = 10_000
+_ROLES = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
 
 
 def short_count(count: float) -> str:
@@ -28,6 +29,11 @@ def short_speed(speed: float) -> str:
 def share(part: float) -> str:
     """A share of a whole, 0 to 1; never 0 % where there is something."""
     return "<1%" if 0 < part < 0.005 else f"{100 * part:.0f}%"
+
+
+def role_name(role: str) -> str:
+    """Who says something, in one word where the role is a known one."""
+    return _ROLES.get(role, role)
 
 
 def one_line(text: str) -> str:

@@ -20,6 +20,7 @@ from chatpaged.ui.background import instead
 from chatpaged.ui.marked_text import MUTED, marked
 from chatpaged.ui.screens.dialog import Hint
 from chatpaged.ui.screens.filter_dialog import FilterDialog
+from chatpaged.ui.short_texts import role_name
 
 Search = Callable[[str], Awaitable[Sequence[SearchHit]]]
 Found = tuple[str, str | None]
@@ -27,7 +28,6 @@ Found = tuple[str, str | None]
 _PAUSE = 0.12
 """Seconds without a key before messages are searched."""
 _MOST_TITLES = 8
-_ROLES = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
 
 
 class FindScreen(FilterDialog[Found]):
@@ -120,5 +120,5 @@ def _title_line(chat: ListEntry, text: str, now: float) -> Content:
 
 def _hit_line(hit: SearchHit, text: str, now: float) -> Content:
     title = Content.styled(shown(" ".join(hit.title.split())) or "New chat", "bold")
-    about = f"  {_ROLES.get(hit.role, hit.role)} · {age(max(0.0, now - hit.created))}"
+    about = f"  {role_name(hit.role)} · {age(max(0.0, now - hit.created))}"
     return Content.assemble(title, (about, MUTED), "\n", marked(hit.excerpt, text))

@@ -19,8 +19,8 @@ from chatpaged.branch_tree import TreeRow, known_tokens
 from chatpaged.session_list import age
 from chatpaged.shown_text import shown
 from chatpaged.ui.marked_text import MUTED, marked
+from chatpaged.ui.short_texts import role_name
 
-_ROLES = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
 _MOST_GUIDES = 16
 """Cells for guides: what is nested deeper is drawn at this depth."""
 _BEGINNING = 400
@@ -132,7 +132,8 @@ class BranchLines(ScrollView, can_focus=True):
         guides = row.guides if len(row.guides) <= _MOST_GUIDES else f"…{row.guides[1 - _MOST_GUIDES :]}"
         mark = "◆" if row.is_leaf else "●" if row.in_view else "○"
         strong = "bold" if row.in_view else ""
-        role = f" {_ROLES.get(row.node.role, row.node.role):<6} " if width >= 50 else f" {_ROLES.get(row.node.role, row.node.role)[0]} "
+        name = role_name(row.node.role)
+        role = f" {name:<6} " if width >= 50 else f" {name[0]} "
         end = self._end(row, width)
         head = Content.assemble(
             (guides, muted), (mark, "" if at_cursor else "$text-accent" if row.in_view else muted), (role, f"{strong} {muted}".strip())
