@@ -148,11 +148,6 @@ class ChooseScreen(FilterDialog[str]):
         if self._field.value.strip():
             self.choose_text(self._field.value.strip())
 
-    def action_open(self) -> None:
-        """Takes what the cursor is on."""
-        if self.picks.chosen_id is not None:
-            self.choose(self.picks.chosen_id)
-
     def action_close(self) -> None:
         """Leaves everything as it was."""
         if self._preview is not None and self._current is not None:

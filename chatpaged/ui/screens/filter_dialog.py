@@ -74,7 +74,7 @@ class FilterDialog(Dialog[ResultT]):
         raise NotImplementedError
 
     def choose(self, option_id: str) -> None:
-        """Takes what the cursor is on."""
+        """Takes an option."""
         raise NotImplementedError
 
     def choose_text(self, text: str) -> None:
@@ -85,6 +85,11 @@ class FilterDialog(Dialog[ResultT]):
         self._status.update(Content(shown(text)))
         self._status.set_class(failed, "failed")
         self._status.display = bool(text)
+
+    def action_open(self) -> None:
+        """Takes what the cursor is on."""
+        if self._list.chosen_id is not None:
+            self.choose(self._list.chosen_id)
 
     def action_move(self, what: str) -> None:
         """Moves in the list."""
@@ -98,9 +103,8 @@ class FilterDialog(Dialog[ResultT]):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        chosen = self._list.chosen_id
-        if chosen is not None:
-            self.choose(chosen)
+        if self._list.chosen_id is not None:
+            self.action_open()
         elif event.value.strip():
             self.choose_text(event.value.strip())
 

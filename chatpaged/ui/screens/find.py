@@ -39,7 +39,7 @@ class FindScreen(FilterDialog[Found]):
         & > Frame { height: 90%; }
         &.-narrow > Frame { height: 100%; }
         & PickList { height: 1fr; text-wrap: wrap; }
-            }
+    }
     """
 
     def __init__(self, search: Search, chats: Sequence[ListEntry] = (), text: str = "") -> None:
@@ -67,11 +67,6 @@ class FindScreen(FilterDialog[Found]):
         """Opens what was found."""
         self.dismiss(self._found[option_id])
 
-    def action_open(self) -> None:
-        """Opens what the cursor is on."""
-        if self.picks.chosen_id is not None:
-            self.choose(self.picks.chosen_id)
-
     async def _look_for(self, text: str) -> None:
         await asyncio.sleep(_PAUSE)
         self.say("searching…")
@@ -86,12 +81,12 @@ class FindScreen(FilterDialog[Found]):
 
     def _show_recent(self) -> None:
         """What can be gone back to before anything is typed."""
-        self._list_titles(self._chats, "")
+        self.picks.show(self._list_titles(self._chats, ""))
         self.say("" if self._found else "There are no chats yet.")
 
     def _show(self, hits: Sequence[SearchHit], text: str) -> None:
         titles = [chat for chat in self._chats if has_words(chat.title, text)]
-        options = self._list_titles(titles[:_MOST_TITLES], text, show=False)
+        options = self._list_titles(titles[:_MOST_TITLES], text)
         now = time.time()
         for hit in hits:
             option_id = f"{hit.session}/{hit.message}"
@@ -104,13 +99,11 @@ class FindScreen(FilterDialog[Found]):
         else:
             self.say(f"Nothing found for “{text.strip()}”. Every word has to occur in the same message, or in a title.")
 
-    def _list_titles(self, chats: Sequence[ListEntry], text: str, *, show: bool = True) -> list[Option]:
+    def _list_titles(self, chats: Sequence[ListEntry], text: str) -> list[Option]:
+        """Begins anew with chats whose titles fit."""
         now = time.time()
         self._found = {chat.id: (chat.id, None) for chat in chats}
-        options = [Option(_title_line(chat, text, now), id=chat.id) for chat in chats]
-        if show:
-            self.picks.show(options)
-        return options
+        return [Option(_title_line(chat, text, now), id=chat.id) for chat in chats]
 
 
 def _title_line(chat: ListEntry, text: str, now: float) -> Content:
