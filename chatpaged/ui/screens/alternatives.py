@@ -232,8 +232,5 @@ class AlternativesScreen(Dialog[str]):
             self._workspace.stop(self._chat)
         elif answer.node_id is not None:
             self._wanted = None
-            self.run_worker(self._go_on(answer.node_id))
-
-    async def _go_on(self, node_id: str) -> None:
-        self._workspace.switch(self._chat, node_id)
-        self.dismiss(node_id)
+            self._workspace.switch(self._chat, answer.node_id)
+            self.dismiss(answer.node_id)

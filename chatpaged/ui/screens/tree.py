@@ -121,22 +121,16 @@ class TreeScreen(Dialog[str]):
         """Goes to the message that the cursor is on."""
         row = self._lines.chosen
         if row is not None:
-            self.run_worker(self._go(row), exclusive=True)
+            if not row.in_view:
+                self._workspace.switch(self._chat, row.node.id)
+            self.dismiss(row.node.id)
 
     def action_branch(self) -> None:
         """Has the next message follow the one that the cursor is on."""
         row = self._lines.chosen
         if row is not None:
-            self.run_worker(self._branch(row), exclusive=True)
-
-    async def _go(self, row: TreeRow) -> None:
-        if not row.in_view:
-            self._workspace.switch(self._chat, row.node.id)
-        self.dismiss(row.node.id)
-
-    async def _branch(self, row: TreeRow) -> None:
-        self._workspace.branch(self._chat, row.node.id)
-        self.dismiss(row.node.id)
+            self._workspace.branch(self._chat, row.node.id)
+            self.dismiss(row.node.id)
 
 
 def summary(facts: TreeFacts, block_size: int) -> str:
