@@ -122,7 +122,7 @@ class AlternativesScreen(Dialog[str]):
     @property
     def columns(self) -> list[AnswerColumn]:
         """The columns, from the left."""
-        return list(self._columns.query(AnswerColumn))
+        return list(self._columns.query_children(AnswerColumn))
 
     @property
     def summary(self) -> str:
