@@ -69,7 +69,6 @@ class Dialog(ModalScreen[ResultT | None], Generic[ResultT]):
             &:hover { background: $foreground 20%; }
             &:focus { background: $primary; color: $text; text-style: bold; }
         }
-        & .muted { color: $text-muted; }
         & .failed { color: $text-error; }
     }
     """
@@ -81,7 +80,6 @@ class Dialog(ModalScreen[ResultT | None], Generic[ResultT]):
             heading: what it is, in its border.
         """
         super().__init__()
-        self._heading = heading
         self._frame = Frame()
         self._frame.border_title = Content(shown(" ".join(heading.split())))
 

@@ -22,7 +22,6 @@ class Completer:
 
     Attributes:
         popup: the list.
-        choices: where names come from.
     """
 
     def __init__(self, area: PromptArea, popup: Completions, choices: Choices, directory: Path) -> None:
@@ -35,7 +34,7 @@ class Completer:
             directory: where relative file names begin.
         """
         self.popup = popup
-        self.choices = choices
+        self._choices = choices
         self._area = area
         self._directory = directory
         self._wanted: Proposals | None = None
@@ -66,7 +65,7 @@ class Completer:
         if now is None or self._dismissed is not None:
             self.popup.close()
         elif now.completes is Completes.COMMAND:
-            self._show(now, candidates(now, self.choices, self._directory))  # they are all in memory
+            self._show(now, candidates(now, self._choices, self._directory))  # they are all in memory
         else:
             if _place(self._shown) != _place(now):
                 self.popup.close()
@@ -113,7 +112,7 @@ class Completer:
 
     async def _find(self, wanted: Proposals) -> None:
         try:
-            found = await asyncio.to_thread(candidates, wanted, self.choices, self._directory)
+            found = await asyncio.to_thread(candidates, wanted, self._choices, self._directory)
         except (ChatpagedError, OSError):
             found = []
         if wanted == self._wanted:

@@ -127,7 +127,7 @@ class Prompt(Widget):
         super().__init__(id=id)
         keys = keys if keys is not None else KeySettings()
         self.history = history if history is not None else PromptHistory()
-        self.editor = editor
+        self._editor = editor
         self.chat = ""
         self._send_keys, self._newline_keys = frozenset(keys_of(keys.send)), frozenset(keys_of(keys.newline))
         self._editor_key = key_label(next(iter(keys_of(keys.open_editor)), ""))
@@ -203,15 +203,6 @@ class Prompt(Widget):
     def focus_input(self) -> None:
         """Puts the cursor into it."""
         self._area.focus()
-
-    @property
-    def choices(self) -> Choices:
-        """Names that commands take."""
-        return self._completer.choices
-
-    @choices.setter
-    def choices(self, choices: Choices) -> None:
-        self._completer.choices = choices
 
     @property
     def count_tokens(self) -> Counter | None:
@@ -362,7 +353,7 @@ class Prompt(Widget):
     async def _edit(self) -> None:
         draft = self.draft
         try:
-            text = await edit_outside(self.app, draft.text, self.editor, self._run_editor)
+            text = await edit_outside(self.app, draft.text, self._editor, self._run_editor)
         except ChatpagedError as error:
             self.notify_text(str(error))
         else:
