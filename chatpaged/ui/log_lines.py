@@ -85,18 +85,17 @@ class LogLines:
         key = source, writer
         with self._lock:
             *whole, begun = (self._begun.pop(key, "") + text).replace("\r\n", "\n").split("\n")
-            # What stands behind a carriage return overwrites what stands before it; one at the end waits for what comes.
             if begun:
-                self._begun[key] = begun if len(begun) < LONGEST_LINE else begun.rstrip("\r").rpartition("\r")[2][:LONGEST_LINE]
+                self._begun[key] = begun if len(begun) < LONGEST_LINE else _last_state(begun)[:LONGEST_LINE]
         for line in whole:
-            self.add(source, line.rstrip("\r").rpartition("\r")[2])
+            self.add(source, _last_state(line))
 
     def flush(self) -> None:
         """Keeps what no newline has ended."""
         with self._lock:
             begun, self._begun = self._begun, {}
         for (source, _), text in begun.items():
-            self.add(source, text.rstrip("\r").rpartition("\r")[2])
+            self.add(source, _last_state(text))
 
     def add(self, source: str, text: str) -> None:
         """Keeps text of one or more lines; empty ones are left out."""
@@ -126,3 +125,8 @@ class LogLines:
             descriptor = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
                 file.write(text)
+
+
+def _last_state(line: str) -> str:
+    """What stands behind a carriage return overwrites what stands before it; one at the end waits for what comes."""
+    return line.rstrip("\r").rpartition("\r")[2]
