@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -81,16 +81,7 @@ class EngineDeadScreen(Dialog[WhatNow]):
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        self.action_answer(event.button.id or "stay")
-
-    def action_answer(self, what: str) -> None:
-        """Closes with what to do."""
-        if what == "model":
-            self.dismiss("model")
-        elif what == "reload" and self._can_reload:
-            self.dismiss("reload")
-        elif what == "stay":
-            self.dismiss("stay")
+        self.dismiss(cast(WhatNow, event.button.id))
 
     def action_close(self) -> None:
         """Stays without an engine."""
