@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chatpaged.amounts import scaled
+from chatpaged.amounts import large_number
 from chatpaged.pasted_text import clean_text
 from chatpaged.prompt_draft import Pasted, PromptDraft
 
@@ -41,11 +41,6 @@ def is_long(text: str) -> bool:
 def is_too_long(text: str) -> bool:
     """Whether a text cannot be shown in full."""
     return len(text) > _MOST_CHARACTERS_SHOWN or text.count("\n") > _MOST_LINES_SHOWN
-
-
-def short_count(count: int) -> str:
-    """A number in four characters at most: 999, 1.2k, 312k, 4.5M."""
-    return scaled(count, 1000, ("", "k", "M", "G"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +96,12 @@ class Chips:
     def label(self, number: int) -> str:
         """What is shown for a chip."""
         tokens = self._tokens.get(number)
-        return self._label(number, short_count(tokens) if tokens is not None else "")
+        return self._label(number, large_number(tokens) if tokens is not None else "")
 
     def _label(self, number: int, count: str) -> str:
         text = self._texts[number]
         lines = text.count("\n") + (not text.endswith("\n"))
-        size = f"{lines} lines" if lines > 1 else f"{short_count(len(text))} characters"
+        size = f"{lines} lines" if lines > 1 else f"{large_number(len(text))} characters"
         return f"[pasted {size}, {count} tokens]" if count else f"[pasted {size}]"
 
     def spans(self, line: str) -> list[ChipSpan]:

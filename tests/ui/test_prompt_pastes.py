@@ -11,7 +11,7 @@ from textual.document._document import Selection
 from textual.events import Paste
 from textual.pilot import Pilot
 
-from chatpaged.prompt_chips import short_count
+from chatpaged.amounts import large_number
 from chatpaged.prompt_draft import Pasted, PromptDraft
 from tests.ui.conftest import Snapshot
 from tests.ui.prompt_app import PromptApp, in_app, typed, write
@@ -102,7 +102,7 @@ def test_tokens_are_counted_once_there_is_a_counter() -> None:
     [(0, "0"), (999, "999"), (1000, "1.0k"), (9949, "9.9k"), (9960, "10k"), (312_345, "312k"), (999_499, "999k"), (999_500, "1.0M")],
 )
 def test_counts_are_short(count: int, text: str) -> None:
-    assert short_count(count) == text
+    assert large_number(count) == text
 
 
 def test_one_key_deletes_it_and_another_brings_it_back() -> None:
