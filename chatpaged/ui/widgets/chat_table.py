@@ -96,14 +96,13 @@ class ChatTable(Lines, can_focus=True):
 
     # --- what is shown -------------------------------------------------------------------------------------------------
 
-    def show(self, view: EngineView | None) -> None:
+    def show(self, view: EngineView) -> None:
         """Shows the chats of a view."""
         self._view = view
-        self._rows = view.rows if view is not None else ()
+        self._rows = view.rows
         ids = [row.id for row in self._rows]
         if self._cursor not in ids or not self.has_focus:  # as long as nobody moves it, the cursor is where the user is
-            in_view = view.in_view if view is not None else None
-            self._cursor = in_view if in_view in ids else next(iter(ids), None)
+            self._cursor = view.in_view if view.in_view in ids else next(iter(ids), None)
         self.renew()
 
     @property
@@ -125,14 +124,13 @@ class ChatTable(Lines, can_focus=True):
     def _row_lines(self, row: ChatRow, width: int) -> Iterable[Line]:
         title = "chat-table--in-view" if self._view is not None and row.id == self._view.in_view else "chat-table--title"
         mark = Segment(f"{'▸' if self.has_focus and row.id == self._cursor else ' '}{_MARKS[row.state]} ", self._state_look(row))
-        text = Segment(fitted(one_line(row.title), self._title_width(width) - 4) + " ", self.look(title))
+        title_width = self._title_width(width)
         lines: tuple[Line, ...]
         if self._is_wide(width):
+            text = Segment(fitted(one_line(row.title), title_width - 4) + " ", self.look(title))
             lines = ((mark, text, *self._numbers(row, width)),)
         else:
-            state = Segment(
-                "   " + fitted(_state_text(row, self._title_width(width) - 3), self._title_width(width) - 3), self._state_look(row)
-            )
+            state = Segment("   " + fitted(_state_text(row, title_width - 3), title_width - 3), self._state_look(row))
             speed = f" {short_speed(row.speed)} tok/s" if row.speed else ""
             text = Segment(fitted(one_line(row.title), width - 3 - len(speed)), self.look(title))
             lines = ((mark, text, Segment(speed, self.look("chat-table--number"))), (state, *self._numbers(row, width)))

@@ -34,7 +34,7 @@ class MapLegend(Lines):
         self._view: EngineView | None = None
         self._chat: str | None = None
 
-    def show(self, view: EngineView | None, chat_id: str | None) -> None:
+    def show(self, view: EngineView, chat_id: str | None) -> None:
         """Shows counts.
 
         Args:
