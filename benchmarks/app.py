@@ -142,9 +142,10 @@ class Bench:
     def start_up(self) -> dict[str, float]:
         """Seconds until the window is there, and until the model is."""
         with Terminal([sys.executable, "-m", "chatpaged", "run", *self._options()], self._environment) as terminal:
-            window = max(terminal.wait(text) for text in WINDOW)
-            ready = terminal.wait("is ready")
-            terminal.end(QUIT)
+            window = max(terminal.time_of(text) for text in WINDOW)
+            ready = terminal.time_of("is ready")
+            terminal.send(QUIT)
+            terminal.end()
             return {"window s": window - terminal.started, "ready s": ready - terminal.started}
 
     def echo(self, terminal: Terminal) -> list[float]:
@@ -155,7 +156,7 @@ class Bench:
             self._letters += 1
             time.sleep(self._random.uniform(0.05, 0.25))
             position, sent = terminal.send(letter)
-            times.append(1e3 * (terminal.wait(letter, since=position) - sent))
+            times.append(1e3 * (terminal.time_of(letter, since=position) - sent))
             if self._letters % 32 == 0:
                 terminal.send(CLEAR)
         terminal.send(CLEAR)
@@ -188,7 +189,8 @@ class Bench:
             terminal.send(NEW_CHAT)
             time.sleep(1)
             echo["in a new chat beside four"] = self.echo(terminal)
-            terminal.end(QUIT)
+            terminal.send(QUIT)
+            terminal.end()
         return self._steps_of_report(), echo
 
     def headless(self) -> list[list[float]]:
