@@ -44,9 +44,7 @@ SCREENS: dict[str, Make] = {
     "alternatives": lambda workspace: AlternativesScreen(workspace, the_chat(workspace), the_chat(workspace).conversation.path()[0].id),
     "tree": lambda workspace: TreeScreen(workspace, the_chat(workspace)),
     "find": lambda workspace: FindScreen(search, text="word"),
-    "choose": lambda workspace: ChooseScreen(
-        "Model", [Choice(f"model {i}", f"model {i} " * 9, "note " * 9) for i in range(99)], free_text="x"
-    ),
+    "choose": lambda workspace: ChooseScreen("Model", MODELS, free_text="x"),
     "ask": lambda workspace: AskTextScreen("heading " * 30, "text " * 99),
     "ask long": lambda workspace: AskTextScreen("heading", "text\n" * 99, about="about " * 99, multi_line=True),
     "log": lambda workspace: LogScreen(Lines(*("line " * i for i in range(300)))),

@@ -124,8 +124,9 @@ class LogScreen(Dialog[None]):
         self._shown += fitting
         if fitting:
             self._log.write_lines(fitting)
-        of_all = f" of {counted(len(self._taken), 'line')}" if len(self._shown) != len(self._taken) else ""
-        text = counted(len(self._shown), "line") if not of_all else f"{len(self._shown):,}{of_all}"
+        number, text = len(self._shown), counted(len(self._taken), "line")
+        if number != len(self._taken):
+            text = f"{number:,} of {text}"
         self._status.update(text if self._taken else "Nothing has been printed.")
 
     @on(Input.Changed)
