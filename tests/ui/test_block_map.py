@@ -95,13 +95,17 @@ def test_one_cell_a_block_with_its_shape() -> None:
     run(app, test)
 
 
+def several() -> bytes:
+    free, used, mine, cached = (bytes([cell]) for cell in (Cell.FREE, Cell.USED, Cell.CHAT_CACHED, Cell.CACHED))
+    return (free * 8 + used + free * 7 + used * 4 + free * 4 + used * 7 + mine + cached * 8) * 8
+
+
 def test_a_cell_for_several_blocks_shows_what_matters_most_and_how_full_they_are() -> None:
     app = MapApp()
 
     async def test(pilot: Pilot[Any]) -> None:
         app.map.max_lines = 1
-        free, used, mine, cached = (bytes([cell]) for cell in (Cell.FREE, Cell.USED, Cell.CHAT_CACHED, Cell.CACHED))
-        app.map.show((free * 8 + used + free * 7 + used * 4 + free * 4 + used * 7 + mine + cached * 8) * 8)
+        app.map.show(several())
         await pilot.pause()
         assert app.map.grid.blocks == 8
         assert text(app) == ["·▁▄██" * 8]
@@ -109,7 +113,16 @@ def test_a_cell_for_several_blocks_shows_what_matters_most_and_how_full_they_are
         assert len(set(looks)) == 4
         # Runs of one colour: free, used (two cells), the chat's, cached.
         assert colors(app)[:4] == looks
-        app.map.map_colors = "letters"
+
+    run(app, test)
+
+
+def test_letters_for_several_blocks_are_followed_by_how_full_they_are() -> None:
+    app = MapApp("letters")
+
+    async def test(pilot: Pilot[Any]) -> None:
+        app.map.max_lines = 1
+        app.map.show(several())
         await pilot.pause()
         assert app.map.grid.blocks == 16
         # 1 of 16 full, 12, 8, 5, 16.
@@ -131,7 +144,7 @@ def test_states_differ_by_letters_where_there_are_no_colours(monkeypatch: pytest
     run(app, test)
 
 
-def test_colours_follow_the_theme_or_are_told_apart_by_everybody() -> None:
+def test_colours_follow_the_theme() -> None:
     app = MapApp()
 
     async def test(pilot: Pilot[Any]) -> None:
@@ -141,8 +154,15 @@ def test_colours_follow_the_theme_or_are_told_apart_by_everybody() -> None:
         app.theme = "textual-light"
         await pilot.pause()
         assert colors(app) != dark
-        app.map.map_colors = "colorblind"
-        await pilot.pause()
+
+    run(app, test)
+
+
+def test_colours_can_be_such_that_everybody_tells_them_apart() -> None:
+    app = MapApp("colorblind")
+
+    async def test(pilot: Pilot[Any]) -> None:
+        app.map.show(ALL)
         await pilot.pause()
         assert app.map.look(Cell.USED).color == Color.parse("#0072B2").rich_color
         app.theme = "ansi-dark"

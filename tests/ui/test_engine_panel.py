@@ -598,21 +598,18 @@ def test_the_panel_is_of_use_at_forty_columns() -> None:
     run(app, test, (40, 12))
 
 
-def test_map_colours_can_be_changed_while_it_is_shown() -> None:
-    app = PanelApp()
+@pytest.mark.parametrize(
+    ("map_colors", "legend", "blocks", "split"),
+    [("theme", "■", "x ◆ ◆", "█"), ("letters", "u", "0 S S", "sopfdt"), ("colorblind", "■", "x ◆ ◆", "█")],
+)
+def test_the_panel_tells_states_apart_as_it_is_set(map_colors: str, legend: str, blocks: str, split: str) -> None:
+    app = PanelApp(map_colors=map_colors)
 
     async def test(pilot: Pilot[Any]) -> None:
         app.panel.show(scene())
         await pilot.pause()
-        assert app.panel.map_colors == "theme"
-        assert part(app, "legend")[0].startswith("■")
-        app.panel.map_colors = "letters"
-        await pilot.pause()
-        assert part(app, "legend")[0].startswith("u")
-        assert part(app, "map")[0].startswith("0 S S")
-        assert set(part(app, "split")[1]) <= set("sopfdt")
-        app.panel.map_colors = "colorblind"
-        await pilot.pause()
-        assert part(app, "legend")[0].startswith("■")
+        assert part(app, "legend")[0].startswith(legend)
+        assert part(app, "map")[0].startswith(blocks)
+        assert set(part(app, "split")[1]) <= set(split)
 
     run(app, test)

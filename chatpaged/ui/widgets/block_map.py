@@ -128,8 +128,6 @@ class BlockMap(Widget):
     BlockMap.-colorblind > .block-map--chat-shared { color: #E69F00; }
     """
 
-    map_colors: reactive[str] = reactive("theme", init=False)
-    """`theme`, `colorblind` or `letters`."""
     max_lines: reactive[int] = reactive(8, layout=True, init=False)
     """How high it may become."""
 
@@ -148,12 +146,18 @@ class BlockMap(Widget):
             self.blocks = blocks
 
     def __init__(self, *, map_colors: str = "theme", id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        """Makes a map of no blocks.
+
+        Args:
+            map_colors: how states are told apart: `theme`, `colorblind` or `letters`.
+            id: of the widget.
+        """
         super().__init__(id=id)
+        self._map_colors = map_colors
         self._cells = b""
         self._is_lit = False
         self._looks: dict[tuple[Cell, float], Style] = {}
         self._pointed = range(0)
-        self.set_reactive(BlockMap.map_colors, map_colors)
         self.set_class(map_colors == "colorblind", "-colorblind")
 
     # --- what is shown -------------------------------------------------------------------------------------------------
@@ -191,7 +195,7 @@ class BlockMap(Widget):
     @property
     def uses_letters(self) -> bool:
         """Whether states are told apart without colours."""
-        return self.map_colors == "letters" or self.app.no_color
+        return self._map_colors == "letters" or self.app.no_color
 
     def sample(self, cell: Cell) -> tuple[str, Style]:
         """How a state looks in the map, for a legend."""
@@ -217,15 +221,9 @@ class BlockMap(Widget):
         if lit and cell < Cell.CHAT_CACHED:
             return self.look(cell, _DIMMED)
         # A bar cannot be an outline.
-        return self.look(cell, _FADED if is_bar and cell in _OUTLINED and self.map_colors == "theme" else 0.0)
+        return self.look(cell, _FADED if is_bar and cell in _OUTLINED and self._map_colors == "theme" else 0.0)
 
     # --- Textual -------------------------------------------------------------------------------------------------------
-
-    def watch_map_colors(self, map_colors: str) -> None:
-        """Other colours, or none."""
-        self.set_class(map_colors == "colorblind", "-colorblind")
-        self._looks = {}
-        self.refresh(layout=True)
 
     def notify_style_update(self) -> None:
         """Colours may be others now."""

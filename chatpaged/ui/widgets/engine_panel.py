@@ -88,6 +88,7 @@ class EnginePanel(VerticalScroll):
         self._batch = StepSeries("Batch size", id="engine-batch")
         self._tokens = StepSeries("Tokens a step", id="engine-tokens", classes="-second")
         self._split = TimeSplit(id="engine-split")
+        self._split.set_class(map_colors == "colorblind", "-colorblind")
         self._sharing = Figures("Sharing", id="engine-sharing")
         self._figures = Figures("Since the start", id="engine-figures")
 
@@ -110,23 +111,7 @@ class EnginePanel(VerticalScroll):
 
     def on_mount(self) -> None:
         """Whether there are colours is known now."""
-        self._choose_colors()
-
-    @property
-    def map_colors(self) -> str:
-        """How states are told apart: `theme`, `colorblind` or `letters`."""
-        return self._map.map_colors
-
-    @map_colors.setter
-    def map_colors(self, map_colors: str) -> None:
-        self._map.map_colors = map_colors
-        self._choose_colors()
-
-    def _choose_colors(self) -> None:
         self._split.uses_letters = self._map.uses_letters
-        self._split.set_class(self.map_colors == "colorblind", "-colorblind")
-        self._split.renew()
-        self._legend.renew()
 
     # --- what is shown -------------------------------------------------------------------------------------------------
 
