@@ -1,0 +1,1 @@
+"""The native kernels: C++ sources, and the Python side of their plain C interface."""

@@ -1,0 +1,4 @@
+#define CP_NAMESPACE cp_avx2
+#define CP_NAME "AVX2"
+#define CP_TABLE kernels_avx2
+#include "kernels.inl"
