@@ -26,6 +26,8 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
     *,
     device: str,
     dtype: str,
+    quantize: str,
+    kv_dtype: str,
     threads: int | None,
     kv_blocks: int | None,
     kv_memory: int | None,
@@ -53,6 +55,8 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
         enable_prefix_caching=prefix_caching,
         device=device,
         dtype=dtype,
+        quantize=quantize,
+        kv_dtype=kv_dtype,
         threads=threads,
         trust_remote_code=trust_remote_code,
     )

@@ -10,6 +10,9 @@ DEFAULT_BLOCK_SIZE = 16
 MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
+QUANTIZE = ("auto", "none", "fp16", "int8", "int4")
+KV_DTYPES = ("auto", "fp32", "fp16", "int8")
+CODE_PATHS = ("auto", "native", "dense", "universal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,10 @@ class EngineConfig:
         max_model_len: longest sequence in tokens, prompt and answer; at most the model's context.
         enable_prefix_caching: share computed blocks between sequences with the same beginning.
         device: where the model runs: auto, cpu, cuda or mps.
-        dtype: type of weights and KV: auto, float32, float16, bfloat16 or float64.
+        dtype: type of the arithmetic, and of weights and KV where they are not quantised: auto, float32, float16, bfloat16 or float64.
+        quantize: how weights are stored on a CPU: auto, none, fp16, int8 or int4.
+        kv_dtype: how keys and values are stored on a CPU: auto, fp32, fp16 or int8.
+        code_path: which code runs the model, for comparing them: auto, native, dense or universal.
         threads: CPU threads for the model; None is one per physical core.
         trust_remote_code: run Python code that comes with a model, for architectures that transformers does not know.
     """
@@ -41,6 +47,9 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     device: str = "auto"
     dtype: str = "auto"
+    quantize: str = "auto"
+    kv_dtype: str = "auto"
+    code_path: str = "auto"
     threads: int | None = None
     trust_remote_code: bool = False
 
@@ -62,7 +71,13 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs}), "
                 "so that every running sequence gets its token in a step"
             )
-        for name, allowed in (("device", DEVICES), ("dtype", DTYPES)):
+        for name, allowed in (
+            ("device", DEVICES),
+            ("dtype", DTYPES),
+            ("quantize", QUANTIZE),
+            ("kv_dtype", KV_DTYPES),
+            ("code_path", CODE_PATHS),
+        ):
             if getattr(self, name) not in allowed:
                 raise InvalidRequestError(f"unknown {name} {getattr(self, name)!r}; one of {', '.join(allowed)}")
 

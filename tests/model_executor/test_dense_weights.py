@@ -168,3 +168,12 @@ def test_weights_of_another_model_are_refused(place: Place) -> None:
     _, config = place("qwen3")
     with pytest.raises(NotDenseError, match=r"the weights in .* do not fit its config.json: "):
         read_dense_weights(directory, config, torch.float32)
+
+
+def test_files_that_safetensors_refuses_are_left_to_others(place: Place, tmp_path: Path) -> None:
+    directory, config = place("llama")
+    damaged = changed(directory, tmp_path / "damaged", lambda _: None)
+    with (damaged / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(NotDenseError, match="cannot read the weights in"):
+        DenseFiles(damaged, config, torch.float32)

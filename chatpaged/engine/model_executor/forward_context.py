@@ -9,8 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
 
 from chatpaged.engine.model_executor.attention.base import PagedAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """What a forward pass gives.
+
+    Attributes:
+        values: `[R, vocabulary]`.
+        best: the likeliest token of each row, `NO_TOKEN` where the logits are not numbers; None if the model code does not look for it.
+    """
+
+    values: torch.Tensor
+    best: list[int] | None = None
+
 
 _attention: ContextVar[PagedAttention] = ContextVar("chatpaged_attention")
 

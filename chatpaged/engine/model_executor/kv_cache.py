@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -27,6 +28,18 @@ from chatpaged.errors import MemoryBudgetError
 
 DEFAULT_UTILIZATION = {"cuda": 0.9, "mps": 0.5, "cpu": 0.4}
 MIN_BLOCKS = 2  # the null block and one to work with
+
+
+class BlockLayout(Protocol):
+    """What the size of a pool depends on."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block holds."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +67,7 @@ class KVLayout:
 
 
 def choose_num_blocks(
-    layout: KVLayout, config: EngineConfig, device: torch.device, max_model_len: int, *, available: int | None = None
+    layout: BlockLayout, config: EngineConfig, device: torch.device, max_model_len: int, *, available: int | None = None
 ) -> int:
     """Blocks of the pool, the null block included, from what the user asked for or from the memory that is free.
 
@@ -98,6 +111,14 @@ def choose_num_blocks(
     return wanted
 
 
+def apply_operations(pool: torch.Tensor, operations: Iterable[BlockOperation]) -> None:
+    """Carries out block moves, in order, in a pool whose first dimension is the block."""
+    for operation in operations:
+        if operation.kind is not BlockOperationKind.COPY:
+            raise RuntimeError(f"no lower tier for {operation}")
+        pool[operation.destination].copy_(pool[operation.source])
+
+
 class KVCache:
     """Owner of the pool's tensor.
 
@@ -118,10 +139,7 @@ class KVCache:
 
     def apply(self, operations: Iterable[BlockOperation]) -> None:
         """Carries out block moves, in order."""
-        for operation in operations:
-            if operation.kind is not BlockOperationKind.COPY:
-                raise RuntimeError(f"no lower tier for {operation}")
-            self.pool[operation.destination].copy_(self.pool[operation.source])
+        apply_operations(self.pool, operations)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_index: torch.Tensor) -> None:
         """Stores the keys and values of a step's tokens.

@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import torch
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import StepResult
-from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
-from chatpaged.engine.model_executor.forward_context import forward_context
+from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout, choose_num_blocks
+from chatpaged.engine.model_executor.kv_cache import KVCache, choose_num_blocks
 from chatpaged.engine.model_executor.logit_changes import change_logits
 from chatpaged.engine.model_executor.logprobs import token_logprobs
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
-from chatpaged.engine.model_executor.models.hf import HFModel, load_hf_model
+from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
+from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
+from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from chatpaged.engine.model_executor.sampler import sample
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.outputs import TokenLogprobs
-from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.scheduler_output import SampleRow, SchedulerOutput
 from chatpaged.engine.weight_files import check_directory, model_name
 from chatpaged.errors import InvalidRequestError
 
@@ -33,10 +33,13 @@ DEFAULT_BATCHED_TOKENS = {"cpu": 256, "mps": 512, "cuda": 2048}
 class ModelRunner:
     """A model and its KV pool. Satisfies `ModelExecutor`."""
 
-    def __init__(self, model: HFModel, kv_cache: KVCache, device: torch.device, fingerprint: bytes = b"") -> None:
+    def __init__(
+        self, model: StepModel, kv_cache: KVCache | NativeKVCache, device: torch.device, path: CodePath, fingerprint: bytes = b""
+    ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._device = device
+        self.path = path
         self.fingerprint = fingerprint
         self.num_blocks = kv_cache.num_blocks
         self.block_bytes = kv_cache.layout.block_bytes
@@ -51,33 +54,19 @@ class ModelRunner:
         tell = progress if progress is not None else _ignore
         device = choose_device(config.device)
         if device.type == "cpu":
-            torch.set_num_threads(config.threads if config.threads is not None else psutil.cpu_count(logical=False) or 1)
+            torch.set_num_threads(num_threads(config))
         files = check_directory(directory)
-        dtype = choose_dtype(config.dtype, device, stored_dtype(files.stored_type))
-        needed = files.num_parameters * dtype.itemsize
+        path = choose_code(directory, files, config, device, choose_dtype(config.dtype, device, stored_dtype(files.stored_type)))
+        needed = path.weight_bytes(files.num_parameters)
         require_memory(f"the model {model_name(directory)}", needed, free_memory(device), "use a smaller model or another --dtype")
         tell("loading weights")
         with torch.inference_mode():
-            model = load_hf_model(
-                directory,
-                dtype=dtype,
-                device=device,
-                max_model_len=config.max_model_len,
-                trust_remote_code=config.trust_remote_code,
-            )
-            geometry = model.geometry()
-            layout = KVLayout(
-                num_layers=geometry.num_layers,
-                block_size=config.block_size,
-                kv_heads=geometry.kv_heads,
-                head_dim=geometry.head_dim,
-                dtype=dtype,
-            )
-            kv_cache = KVCache(layout, choose_num_blocks(layout, config, device, model.max_model_len), device)
-        fingerprint = hashlib.blake2b(
-            files.digest + (directory / "config.json").read_bytes() + f"{dtype} {model.max_model_len}".encode(), digest_size=16
-        )
-        return cls(model, kv_cache, device, fingerprint.digest())
+            loaded = load_model(directory, files, path, config, device, tell)
+            kv_cache = loaded.make_kv_cache(choose_num_blocks(loaded.layout, config, device, loaded.model.max_model_len))
+        path = loaded.path
+        facts = f"{path.kind} {path.dtype} {path.quantize} {path.kv_dtype} {loaded.model.max_model_len}"
+        fingerprint = hashlib.blake2b(files.digest + (directory / "config.json").read_bytes() + facts.encode(), digest_size=16)
+        return cls(loaded.model, kv_cache, device, path, fingerprint.digest())
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """See `ModelExecutor.execute`."""
@@ -86,10 +75,8 @@ class ModelRunner:
             self._kv_cache.apply(output.operations)
             applied = time.perf_counter()
             batch = InputBatch.build(output, self._kv_cache.layout.block_size, self._device)
-            attention = TorchPagedAttention(batch, self._kv_cache)
             prepared = time.perf_counter()
-            with forward_context(attention):
-                logits = self._model.forward(batch.input_ids, batch.positions, batch.logits_rows)
+            logits = self._model.forward(batch, self._kv_cache)
             self._synchronize()
             computed = time.perf_counter()
             token_ids, logprobs = _sample_rows(logits, output)
@@ -109,17 +96,22 @@ class ModelRunner:
 
     def close(self) -> None:
         """Drops weights and pool."""
+        self._model.close()
         del self._model, self._kv_cache
 
 
 def _sample_rows(
-    logits: torch.Tensor, output: SchedulerOutput
+    computed: Logits, output: SchedulerOutput
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[TokenLogprobs | None, ...], ...]]:
     """Draws all tokens of a step. Returns them and what was asked to be reported of them, row by row."""
     sampling = [row for row in output.rows if row.samples]
     if not sampling:
         return ((),) * len(output.rows), ()
     samples = [sample_row for row in sampling for sample_row in row.samples]
+    if computed.best is not None and all(is_plain_greedy(sample_row) for sample_row in samples):
+        best = iter(computed.best)
+        return tuple((next(best),) * len(row.samples) if row.samples else () for row in output.rows), ()
+    logits = computed.values
     logits, rows = change_logits(logits, [i for i, row in enumerate(sampling) for _ in row.samples], samples)
     drawn = sample(logits, rows, samples)
     tokens, reports = iter(drawn), iter(token_logprobs(logits, rows, samples, drawn))
@@ -127,6 +119,11 @@ def _sample_rows(
         tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows),
         tuple(tuple(next(reports) for _ in row.samples) for row in output.rows),
     )
+
+
+def is_plain_greedy(sample_row: SampleRow) -> bool:
+    """Whether nothing but the likeliest token is asked for."""
+    return sample_row.temperature == 0 and sample_row.changes is None and sample_row.logprobs is None
 
 
 def choose_device(name: str) -> torch.device:

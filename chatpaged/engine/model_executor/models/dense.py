@@ -193,10 +193,7 @@ def load_dense_model(directory: Path, dtype: torch.dtype, device: torch.device, 
     config = dense_config(settings)
     if isinstance(config, str):
         raise NotDenseError(f"no dense decoder for {directory}: {config}")
-    if max_model_len is not None and max_model_len > config.context:
-        raise InvalidRequestError(f"max_model_len {max_model_len} is more than the model's context of {config.context}")
-    default = default_end_token(settings)
-    stop_token_ids = end_token_ids(directory) | (frozenset() if default is None else {default})
+    context = choose_context(config, max_model_len)
     with DenseFiles(directory, config, dtype) as files:
         embedding = files.embedding()
         head = files.lm_head(embedding)
@@ -207,7 +204,24 @@ def load_dense_model(directory: Path, dtype: torch.dtype, device: torch.device, 
             final_norm=files.final_norm().to(device),
             lm_head=on_device if head is embedding else head.to(device),
         )
-    return DenseModel(config, weights, config.context if max_model_len is None else max_model_len, stop_token_ids)
+    return DenseModel(config, weights, context, stop_tokens(directory))
+
+
+def choose_context(config: DenseConfig, max_model_len: int | None) -> int:
+    """The longest sequence: what was asked for, else what the model was made for.
+
+    Raises:
+        InvalidRequestError: `max_model_len` is more than the model's context.
+    """
+    if max_model_len is not None and max_model_len > config.context:
+        raise InvalidRequestError(f"max_model_len {max_model_len} is more than the model's context of {config.context}")
+    return config.context if max_model_len is None else max_model_len
+
+
+def stop_tokens(directory: Path) -> frozenset[int]:
+    """The end tokens of a directory's configurations, and the one that transformers takes where they name none."""
+    default = default_end_token(read_json(directory / "config.json"))
+    return end_token_ids(directory) | (frozenset() if default is None else {default})
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -13,7 +13,7 @@ import safetensors
 import torch
 
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, NotDenseError
-from chatpaged.engine.weight_files import Shape, inspect_weights
+from chatpaged.engine.weight_files import Shape, WeightFiles, inspect_weights
 
 _EMBEDDING, _FINAL_NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _IGNORED_END = "rotary_emb.inv_freq"  # older files keep them; they are computed
@@ -120,6 +120,23 @@ def read_dense_weights(directory: Path, config: DenseConfig, dtype: torch.dtype)
         return DenseWeights(embedding, list(files.layers()), files.final_norm(), files.lm_head(embedding))
 
 
+def read_rows(files: WeightFiles, name: str, count: int) -> torch.Tensor:
+    """The first rows of a tensor, read without the rest.
+
+    Raises:
+        NotDenseError: it cannot be read.
+    """
+    for path in files.paths:
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                if name in file.keys():  # noqa: SIM118 - no dictionary
+                    rows: torch.Tensor = file.get_slice(name)[:count]
+                    return rows
+        except (OSError, safetensors.SafetensorError) as error:
+            raise NotDenseError(f"cannot read {name} in {path}: {error}") from error
+    raise NotDenseError(f"no {name} in the weights")
+
+
 class DenseFiles:
     """The open files of a model. A context manager; what was read stays valid after it is closed."""
 
@@ -153,6 +170,11 @@ class DenseFiles:
     def embedding(self) -> torch.Tensor:
         """`[vocab, hidden]`."""
         return self._read(_EMBEDDING)
+
+    def stored_embedding(self) -> torch.Tensor:
+        """The same in the type of the files, which is not read as a whole: rows are where they are looked at. float64 becomes float32."""
+        stored: torch.Tensor = self._place[_EMBEDDING].get_tensor(_EMBEDDING)
+        return stored.float() if stored.dtype == torch.float64 else stored
 
     def final_norm(self) -> torch.Tensor:
         """`[hidden]`."""

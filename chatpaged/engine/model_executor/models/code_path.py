@@ -1,0 +1,146 @@
+"""Which code runs a model, with what numbers, and why: decided before anything is loaded, and shown.
+
+- native: the dense decoder on the native kernels; the fastest on a CPU, and the only one whose weights can be quantised.
+- dense: the dense decoder on torch operations.
+- universal: transformers' own classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
+from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
+from chatpaged.engine.model_executor.native.interface import I4, PANEL
+from chatpaged.engine.model_executor.native.library import native_problem
+from chatpaged.engine.model_executor.native.packing import pack, unpack
+from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import WeightFiles
+from chatpaged.errors import InvalidRequestError, ModelError
+
+MAX_NATIVE_HEAD_DIM = 256
+BYTES_PER_WEIGHT = {"none": 4.0, "fp16": 2.0, "int8": 34 / 32, "int4": 20 / 32}
+"""Groups of 32 with a scale of two bytes, or two."""
+_DTYPE_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+
+
+@dataclass(frozen=True, slots=True)
+class CodePath:
+    """How a model will run.
+
+    Attributes:
+        kind: "native", "dense" or "universal".
+        reason: why it is not native, or why its weights are stored as they are.
+        dtype: type of activations; of weights too, unless they are quantised.
+        quantize: "none", "fp16", "int8" or "int4".
+        kv_dtype: "fp32", "fp16" or "int8"; on torch's paths also "bf16" and "fp64".
+        config: of the dense decoder.
+    """
+
+    kind: str
+    reason: str
+    dtype: torch.dtype
+    quantize: str
+    kv_dtype: str
+    config: DenseConfig | None = None
+
+    @property
+    def weights(self) -> str:
+        """Type of the weights, in a word."""
+        return _DTYPE_NAMES[self.dtype] if self.quantize == "none" else self.quantize
+
+    def weight_bytes(self, num_parameters: int) -> int:
+        """Memory that the weights take, about."""
+        if self.kind == "native":
+            return int(num_parameters * BYTES_PER_WEIGHT[self.quantize])
+        return num_parameters * self.dtype.itemsize
+
+    def universal(self, reason: str) -> CodePath:
+        """The same on the universal path."""
+        return replace(self, kind="universal", reason=reason, config=None)
+
+
+def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, device: torch.device, dtype: torch.dtype) -> CodePath:
+    """Decides.
+
+    Args:
+        directory: the model.
+        files: its weights, looked at.
+        options: what the user asked for.
+        device: where it runs.
+        dtype: type of activations.
+
+    Raises:
+        InvalidRequestError: what was asked for by name cannot be had, with the reason.
+    """
+    config, not_dense = _dense(directory, files, device)
+    not_native = not_dense or _not_native(config, dtype)
+    if options.code_path not in {"auto", "native"} and not_native is None:
+        not_native = f"{options.code_path} was asked for"
+    if not_native is None and config is not None:
+        quantize, reason = _quantization(files, options)
+        return CodePath("native", reason, dtype, quantize, _native_kv(options, quantize), config)
+    for name, value, plain in (
+        ("--quantize", options.quantize, "none"),
+        ("--kv-dtype", options.kv_dtype, _DTYPE_NAMES[dtype]),
+        ("native", options.code_path, "no"),
+    ):
+        if value == "native" or (name.startswith("--") and value not in {"auto", plain}):
+            raise InvalidRequestError(f"{name} {value} needs the native dense decoder, which cannot run this: {not_native}")
+    path = CodePath("dense", not_native or "", dtype, "none", _DTYPE_NAMES[dtype], config)
+    if config is None or options.code_path == "universal":
+        return path.universal(not_native or "")
+    return path
+
+
+def _dense(directory: Path, files: WeightFiles, device: torch.device) -> tuple[DenseConfig | None, str | None]:
+    if device.type != "cpu":
+        return None, f"the dense decoder runs on CPUs only, this is {device.type}"
+    try:
+        config = dense_config(read_json(directory / "config.json"))
+    except ModelError as error:
+        return None, str(error)
+    if isinstance(config, str):
+        return None, config
+    misfit = fits(config, files.shapes)
+    return (config, None) if misfit is None else (None, misfit)
+
+
+def _not_native(config: DenseConfig | None, dtype: torch.dtype) -> str | None:
+    if dtype != torch.float32:
+        return f"its arithmetic is float32, not {str(dtype).removeprefix('torch.')}"
+    if config is not None and config.head_dim > MAX_NATIVE_HEAD_DIM:
+        return f"heads of {config.head_dim} dimensions, more than {MAX_NATIVE_HEAD_DIM}"
+    return native_problem()
+
+
+def _quantization(files: WeightFiles, options: EngineConfig) -> tuple[str, str]:
+    """How the weights are stored, and why. Measured with `benchmarks.quality`: see docs/benchmarks.md."""
+    if options.quantize != "auto":
+        return options.quantize, "asked for"
+    if options.dtype != "auto":
+        return "none", f"--dtype {options.dtype} was asked for"
+    if _are_four_bits(files):
+        return "int4", "the weights are of 4 bits already: nothing is lost"
+    return "int8", "within 1 % of float32's perplexity"
+
+
+def _are_four_bits(files: WeightFiles) -> bool:
+    """Whether the weights come from a file in 4 bits (Q4_0, Q4_1), seen from some of their numbers."""
+    names = sorted(name for name in files.shapes if name.endswith("down_proj.weight"))
+    for name in {names[0], names[len(names) // 2], names[-1]}:
+        rows = read_rows(files, name, PANEL).float()
+        count, width = rows.shape
+        if not torch.equal(unpack(pack(rows, I4), count, width, I4), rows):
+            return False
+    return True
+
+
+def _native_kv(options: EngineConfig, quantize: str) -> str:
+    if options.kv_dtype != "auto":
+        return options.kv_dtype
+    return "fp32" if quantize == "none" else "fp16"

@@ -1,0 +1,160 @@
+"""Loading a model with the code that was chosen for it, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import torch
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
+from chatpaged.engine.model_executor.forward_context import Logits, forward_context
+from chatpaged.engine.model_executor.input_batch import InputBatch
+from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
+from chatpaged.engine.model_executor.models.code_path import CodePath
+from chatpaged.engine.model_executor.models.dense import choose_context, load_dense_model, stop_tokens
+from chatpaged.engine.model_executor.models.dense_config import NotDenseError
+from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
+from chatpaged.engine.model_executor.native.library import NativeError
+from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
+from chatpaged.engine.weight_files import WeightFiles
+
+
+class StepModel(Protocol):
+    """What the runner needs of a model."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence."""
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """End tokens that the model's configurations name."""
+
+    def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
+        """Stores keys and values of the batch's tokens, and computes the logits that it asks for."""
+
+    def close(self) -> None:
+        """Lets go of threads and memory."""
+
+
+class _TorchModel(Protocol):
+    vocab_size: int
+    max_model_len: int
+    stop_token_ids: frozenset[int]
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, logits_rows: torch.Tensor) -> torch.Tensor: ...
+
+
+class TorchStepModel:
+    """A model of torch operations, with attention over the blocks of a `KVCache`. Satisfies `StepModel`."""
+
+    def __init__(self, model: _TorchModel) -> None:
+        self._model = model
+        self.vocab_size = model.vocab_size
+        self.max_model_len = model.max_model_len
+        self.stop_token_ids = model.stop_token_ids
+
+    def forward(self, batch: InputBatch, kv_cache: KVCache) -> Logits:
+        """See `StepModel.forward`."""
+        with forward_context(TorchPagedAttention(batch, kv_cache)):
+            return Logits(self._model.forward(batch.input_ids, batch.positions, batch.logits_rows))
+
+    def close(self) -> None:
+        """See `StepModel.close`."""
+        del self._model
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can run.
+
+    Attributes:
+        model: its code and weights.
+        layout: of its KV blocks.
+        make_kv_cache: makes a pool of so many blocks.
+        path: how it runs, which may differ from what was chosen if its files did not allow that.
+    """
+
+    model: StepModel
+    layout: BlockLayout
+    make_kv_cache: Callable[[int], KVCache | NativeKVCache]
+    path: CodePath
+
+
+def num_threads(options: EngineConfig) -> int:
+    """CPU threads: what the user asked for, else one for each physical core."""
+    return options.threads if options.threads is not None else psutil.cpu_count(logical=False) or 1
+
+
+def load_model(
+    directory: Path, files: WeightFiles, path: CodePath, options: EngineConfig, device: torch.device, tell: Callable[[str], None]
+) -> LoadedModel:
+    """Loads a model.
+
+    Args:
+        directory: the model.
+        files: its weights, looked at.
+        path: how it shall run.
+        options: what the user asked for.
+        device: where it runs.
+        tell: is told what is being done, if that takes long.
+
+    Raises:
+        ModelError: it is damaged, or not supported.
+        InvalidRequestError: the context that was asked for is too long.
+    """
+    try:
+        if path.kind == "native":
+            return _load_native(directory, files, path, options, tell)
+        if path.kind == "dense":
+            return _on_torch(load_dense_model(directory, path.dtype, device, options.max_model_len), path, options, device)
+    except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
+        path = path.universal(str(error))
+    # Importing transformers takes seconds, which the other paths do not need.
+    from chatpaged.engine.model_executor.models.hf import load_hf_model  # noqa: PLC0415
+
+    model = load_hf_model(
+        directory,
+        dtype=path.dtype,
+        device=device,
+        max_model_len=options.max_model_len,
+        trust_remote_code=options.trust_remote_code,
+    )
+    return _on_torch(model, path, options, device)
+
+
+def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
+    geometry = model.geometry()
+    layout = KVLayout(
+        num_layers=geometry.num_layers,
+        block_size=options.block_size,
+        kv_heads=geometry.kv_heads,
+        head_dim=geometry.head_dim,
+        dtype=path.dtype,
+    )
+    return LoadedModel(TorchStepModel(model), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path)
+
+
+def _load_native(directory: Path, files: WeightFiles, path: CodePath, options: EngineConfig, tell: Callable[[str], None]) -> LoadedModel:
+    if path.config is None:
+        raise NotDenseError("no configuration")
+    native = NativeOptions(
+        quantize=path.quantize,
+        kv_dtype=path.kv_dtype,
+        block_size=options.block_size,
+        max_model_len=choose_context(path.config, options.max_model_len),
+        threads=num_threads(options),
+    )
+    model = NativeDenseModel.load(directory, files, path.config, native, stop_tokens(directory), tell)
+    model.check_numbers()
+    layout = model.layout
+    return LoadedModel(model, layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
