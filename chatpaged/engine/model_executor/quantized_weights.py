@@ -21,7 +21,7 @@ from chatpaged import paths
 from chatpaged.engine.model_executor.native.interface import VERSION
 from chatpaged.engine.weight_files import WeightFiles
 
-KEPT_FILES = 4
+KEPT_FILES = 8
 _BOUNDARY = 64
 _TYPES = {torch.uint8: "U8", torch.float32: "F32"}
 

@@ -16,7 +16,7 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
-from chatpaged.engine.model_executor.native.library import native_problem
+from chatpaged.engine.model_executor.native.library import Team, native_problem
 from chatpaged.engine.model_executor.native.packing import pack, unpack
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.engine.weight_files import WeightFiles
@@ -131,11 +131,12 @@ def _quantization(files: WeightFiles, options: EngineConfig) -> tuple[str, str]:
 
 def _are_four_bits(files: WeightFiles) -> bool:
     """Whether the weights come from a file in 4 bits (Q4_0, Q4_1), seen from some of their numbers."""
+    team = Team(1)
     names = sorted(name for name in files.shapes if name.endswith("down_proj.weight"))
     for name in {names[0], names[len(names) // 2], names[-1]}:
         rows = read_rows(files, name, PANEL).float()
         count, width = rows.shape
-        if not torch.equal(unpack(pack(rows, I4), count, width, I4), rows):
+        if not torch.equal(unpack(pack(rows, I4, team), count, width, I4), rows):
             return False
     return True
 

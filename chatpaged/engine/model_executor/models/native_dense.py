@@ -31,7 +31,7 @@ _MATRICES = ("qkv", "o", "gate_up", "down")
 _NORMS = ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm", "q_norm", "k_norm")
 
 
-def pack_model(files: DenseFiles, config: DenseConfig, quantize: str) -> dict[str, torch.Tensor]:
+def pack_model(files: DenseFiles, config: DenseConfig, quantize: str, team: Team) -> dict[str, torch.Tensor]:
     """All weights but the embedding, packed; norms and biases as float32.
 
     The output layer is int8 where the others are int4: it decides between tokens, and files in 4 bits keep it in 8 as well.
@@ -40,21 +40,22 @@ def pack_model(files: DenseFiles, config: DenseConfig, quantize: str) -> dict[st
         files: the model's, as float32.
         config: its configuration.
         quantize: one of `FORMATS`.
+        team: does the work.
     """
     layout = FORMATS[quantize]
     packed: dict[str, torch.Tensor] = {}
     for number, layer in enumerate(files.layers()):
-        packed |= {f"{number}.{name}": tensor for name, tensor in _pack_layer(layer, layout, config.intermediate_size).items()}
+        packed |= {f"{number}.{name}": tensor for name, tensor in _pack_layer(layer, layout, config.intermediate_size, team).items()}
     packed["final_norm"] = files.final_norm().float()
-    packed["lm_head"] = pack(files.lm_head(files.embedding()), I8 if layout == I4 else layout)
+    packed["lm_head"] = pack(files.lm_head(files.embedding()), I8 if layout == I4 else layout, team)
     return packed
 
 
-def _pack_layer(layer: DenseLayer, layout: int, intermediate: int) -> dict[str, torch.Tensor]:
+def _pack_layer(layer: DenseLayer, layout: int, intermediate: int, team: Team) -> dict[str, torch.Tensor]:
     def paired(both: torch.Tensor) -> torch.Tensor:
         return interleave(both[:intermediate], both[intermediate:])
 
-    tensors = {name: pack(paired(layer.gate_up) if name == "gate_up" else getattr(layer, name), layout) for name in _MATRICES}
+    tensors = {name: pack(paired(layer.gate_up) if name == "gate_up" else getattr(layer, name), layout, team) for name in _MATRICES}
     for name in _MATRICES:
         bias = getattr(layer, f"{name}_bias")
         if bias is not None:
@@ -106,6 +107,7 @@ class NativeDenseModel:
         packed: Mapping[str, torch.Tensor],
         options: NativeOptions,
         stop_token_ids: Iterable[int],
+        team: Team,
     ) -> None:
         """Hands everything to the kernels; the tensors are kept, not copied. `load` does so for a directory.
 
@@ -123,8 +125,9 @@ class NativeDenseModel:
             kv_dtype=options.kv_dtype,
         )
         self.weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in packed.values())
-        self._team = Team(options.threads, options.instruction_set)
+        self._team = team
         self._library = self._team.library
+        self._logits = torch.empty(0, 0)
         tables = [rope_table(parameters, config.rotary_dim, options.max_model_len) for parameters in config.rope_parameters]
         self._kept = [embedding, *packed.values(), *(part for table in tables for part in (table.cos, table.sin))]
         described = _Description(config, embedding, packed, FORMATS[options.quantize])
@@ -155,17 +158,18 @@ class NativeDenseModel:
             NativeError: no native library, or a shape that it does not do.
         """
         kept = quantized_file(files, directory, options.quantize)
+        team = Team(options.threads, options.instruction_set)
         with DenseFiles(directory, config, torch.float32) as opened:
             packed = load_quantized(kept)
             if packed is None:
                 tell(f"packing weights as {options.quantize} (once)" if options.quantize != "none" else "packing weights (once)")
-                packed = pack_model(opened, config, options.quantize)
+                packed = pack_model(opened, config, options.quantize, team)
                 if save_quantized(kept, packed):
                     packed = load_quantized(kept) or packed  # mapped: memory can be given to others, and is shared
-            return cls(config, opened.stored_embedding(), packed, options, stop_token_ids)
+            return cls(config, opened.stored_embedding(), packed, options, stop_token_ids, team)
 
     def forward(self, batch: InputBatch, kv_cache: NativeKVCache) -> Logits:
-        """One step.
+        """One step. The logits are valid until the next.
 
         Raises:
             MemoryBudgetError: no memory for intermediate results.
@@ -182,7 +186,7 @@ class NativeDenseModel:
             )
         ]
         token_ids, logits_rows = batch.input_ids.to(torch.int32), batch.logits_rows.to(torch.int32)
-        logits = torch.empty(num_logits, -(-self.vocab_size // PANEL) * PANEL)
+        logits = self._room(num_logits)
         best = torch.empty(num_logits, dtype=torch.int32)
         best_logit = torch.empty(num_logits)
         step = Step(
@@ -201,6 +205,12 @@ class NativeDenseModel:
             raise MemoryBudgetError("no memory for the intermediate results of a step; use a smaller --max-batched-tokens")
         tokens = torch.where(best_logit.isfinite(), best, NO_TOKEN).tolist()
         return Logits(logits[:, : self.vocab_size], tokens)
+
+    def _room(self, rows: int) -> torch.Tensor:
+        """Memory for logits, the same each time: fresh memory costs more than filling it."""
+        if self._logits.shape[0] < rows:
+            self._logits = torch.empty(rows, -(-self.vocab_size // PANEL) * PANEL)
+        return self._logits[:rows]
 
     def check_numbers(self) -> None:
         """Runs one token to see that the weights are sound.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model.h"
+#include "packing.h"
 
 static std::vector<const Kernels*> available() {
     std::vector<const Kernels*> found;
@@ -166,6 +167,14 @@ int32_t cp_linear_apply(cp_team* team, const cp_linear* layer, int32_t rows, con
     } catch (const std::bad_alloc&) {
         return -1;
     }
+}
+
+void cp_pack(cp_team* team, const float* weight, int32_t n, int32_t k, int32_t format, uint8_t* out) {
+    int panels = (n + PANEL - 1) / PANEL, groups = (k + GROUP - 1) / GROUP;
+    int64_t size = (int64_t)groups * PANEL * (format == I8 ? 2 + GROUP : 4 + GROUP / 2);
+    team->team.run([&](int) {
+        for (int panel; (panel = team->team.next(1)) < panels;) pack_panel(weight, n, k, format, panel, out + panel * size);
+    });
 }
 
 double cp_read_bandwidth(cp_team* team, const float* data, int64_t bytes, float* sum) {

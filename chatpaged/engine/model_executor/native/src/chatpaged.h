@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 // Changes with every change of a structure or a layout; the Python side refuses another one.
-enum { CP_VERSION = 1 };
+enum { CP_VERSION = 2 };
 
 typedef struct {
     int32_t format;        // F32 0, F16 1, I8 2, I4 3
@@ -89,6 +89,8 @@ CP_API int32_t cp_attention(cp_team*, const cp_attention_config*, int32_t layer,
 
 // y [rows, n padded to 32] = x [rows, k] w'
 CP_API int32_t cp_linear_apply(cp_team*, const cp_linear*, int32_t rows, const float* x, float* y);
+// Packs a matrix [n, k] of float as I8 or I4; `out` has room for all panels.
+CP_API void cp_pack(cp_team*, const float* weight, int32_t n, int32_t k, int32_t format, uint8_t* out);
 // Bytes a second at which all threads together read [bytes] of memory, and what they read, so that nothing is left out.
 CP_API double cp_read_bandwidth(cp_team*, const float* data, int64_t bytes, float* sum);
 
