@@ -40,7 +40,7 @@ class BuildNative(build_ext):
                 if name == "kernels_plain":
                     raise
                 print(f"without {name}: {error}", file=sys.stderr)  # noqa: T201
-        for name in ("threads", "attention_plan", "model", "packing", "api"):
+        for name in ("threads", "attention_plan", "model", "packing", "sampling", "api"):
             objects += self._compile(name, FLAGS, macros)
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,6 @@ from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
-from chatpaged.engine.model_executor.sampler import sample
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import SampleRow, SchedulerOutput
@@ -79,7 +78,7 @@ class ModelRunner:
             logits = self._model.forward(batch, self._kv_cache)
             self._synchronize()
             computed = time.perf_counter()
-            token_ids, logprobs = _sample_rows(logits, output)
+            token_ids, logprobs = _sample_rows(self._model, logits, output)
             sampled = time.perf_counter()
         return StepResult(
             token_ids=token_ids,
@@ -101,7 +100,7 @@ class ModelRunner:
 
 
 def _sample_rows(
-    computed: Logits, output: SchedulerOutput
+    model: StepModel, computed: Logits, output: SchedulerOutput
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[TokenLogprobs | None, ...], ...]]:
     """Draws all tokens of a step. Returns them and what was asked to be reported of them, row by row."""
     sampling = [row for row in output.rows if row.samples]
@@ -113,7 +112,7 @@ def _sample_rows(
         return tuple((next(best),) * len(row.samples) if row.samples else () for row in output.rows), ()
     logits = computed.values
     logits, rows = change_logits(logits, [i for i, row in enumerate(sampling) for _ in row.samples], samples)
-    drawn = sample(logits, rows, samples)
+    drawn = model.draw(logits, rows, samples)
     tokens, reports = iter(drawn), iter(token_logprobs(logits, rows, samples, drawn))
     return (
         tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows),

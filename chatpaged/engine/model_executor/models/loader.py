@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from chatpaged.engine.model_executor.models.dense_config import NotDenseError
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
 from chatpaged.engine.model_executor.native.library import NativeError
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
+from chatpaged.engine.model_executor.sampler import sample
+from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
 
 
@@ -41,6 +43,9 @@ class StepModel(Protocol):
 
     def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """Stores keys and values of the batch's tokens, and computes the logits that it asks for."""
+
+    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+        """Draws a token for each sample from its row of the logits; `NO_TOKEN` where they are not numbers. See `sampler.sample`."""
 
     def close(self) -> None:
         """Lets go of threads and memory."""
@@ -67,6 +72,10 @@ class TorchStepModel:
         """See `StepModel.forward`."""
         with forward_context(TorchPagedAttention(batch, kv_cache)):
             return Logits(self._model.forward(batch.input_ids, batch.positions, batch.logits_rows))
+
+    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+        """See `StepModel.draw`."""
+        return sample(logits, rows, samples)
 
     def close(self) -> None:
         """See `StepModel.close`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from chatpaged.engine.model_executor.input_batch import InputBatch, RowSpan
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig
 from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseLayer
 from chatpaged.engine.model_executor.models.rope_table import rope_table
-from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Layer, Linear, ModelConfig, Step
+from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Draw, Layer, Linear, ModelConfig, Step
 from chatpaged.engine.model_executor.native.library import NativeError, Team
 from chatpaged.engine.model_executor.native.packing import interleave, pack
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
 from chatpaged.engine.model_executor.quantized_weights import load_quantized, quantized_file, save_quantized
+from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import MemoryBudgetError, ModelError
 
@@ -205,6 +206,21 @@ class NativeDenseModel:
             raise MemoryBudgetError("no memory for the intermediate results of a step; use a smaller --max-batched-tokens")
         tokens = torch.where(best_logit.isfinite(), best, NO_TOKEN).tolist()
         return Logits(logits[:, : self.vocab_size], tokens)
+
+    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+        """See `StepModel.draw`."""
+        width = logits.stride(0) * logits.element_size()
+        start = logits.data_ptr()
+        draws = (Draw * len(samples))(
+            *(
+                Draw(start + width * row, sample.temperature, sample.top_p, sample.min_p, sample.top_k, sample.uniform)
+                for row, sample in zip(rows, samples, strict=True)
+            )
+        )
+        tokens = (ctypes.c_int32 * len(samples))()
+        if self._library.cp_sample(self._team.handle, len(samples), draws, logits.shape[1], tokens):
+            raise MemoryBudgetError("no memory for drawing tokens")
+        return list(tokens)
 
     def _room(self, rows: int) -> torch.Tensor:
         """Memory for logits, the same each time: fresh memory costs more than filling it."""

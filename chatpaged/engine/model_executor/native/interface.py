@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-VERSION = 2
+VERSION = 3
 """Of structures and layouts; has to be that of the library."""
 F32, F16, I8, I4, BF16 = range(5)
 """Formats, as `enum Format` numbers them."""
@@ -120,6 +120,17 @@ class AttentionConfig(ctypes.Structure):
     ]
 
 
+class Draw(ctypes.Structure):
+    """`cp_draw`."""
+
+    _fields_: ClassVar = [
+        ("logits", _pointer),
+        *((name, _float) for name in ("temperature", "top_p", "min_p")),
+        ("top_k", _int),
+        ("uniform", ctypes.c_double),
+    ]
+
+
 _step, _linear = ctypes.POINTER(Step), ctypes.POINTER(Linear)
 FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
     "cp_version": (_int, []),
@@ -133,6 +144,7 @@ FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
     "cp_model_step": (_int, [_pointer, _step]),
     "cp_attention": (_int, [_pointer, ctypes.POINTER(AttentionConfig), _int, _step, _pointer, _pointer, _pointer, _pointer]),
     "cp_linear_apply": (_int, [_pointer, _linear, _int, _pointer, _pointer]),
+    "cp_sample": (_int, [_pointer, _int, ctypes.POINTER(Draw), _int, _pointer]),
     "cp_pack": (None, [_pointer, _pointer, _int, _int, _int, _pointer]),
     "cp_read_bandwidth": (ctypes.c_double, [_pointer, _pointer, ctypes.c_int64, ctypes.POINTER(_float)]),
 }

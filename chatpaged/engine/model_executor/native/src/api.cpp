@@ -8,6 +8,7 @@
 
 #include "model.h"
 #include "packing.h"
+#include "sampling.h"
 
 static std::vector<const Kernels*> available() {
     std::vector<const Kernels*> found;
@@ -162,6 +163,24 @@ int32_t cp_linear_apply(cp_team* team, const cp_linear* layer, int32_t rows, con
             }
             threads.barrier();
             for (int panel; (panel = threads.next(1)) < panels;) team->kernels->linear(weights, act, rows, panel, panel + 1, target);
+        });
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+int32_t cp_sample(cp_team* team, int32_t count, const cp_draw* draws, int32_t vocab, int32_t* tokens) {
+    try {
+        std::vector<DrawRoom> rooms(team->team.size());
+        for (auto& room : rooms) {  // before the threads start: they cannot report that there is no memory
+            room.weights.reserve(vocab + 64);
+            room.sorted.reserve(vocab);
+            room.places.reserve(vocab);
+            room.sums.reserve(vocab / STRETCH + 1);
+        }
+        team->team.run([&](int thread) {
+            for (int i; (i = team->team.next(1)) < count;) tokens[i] = draw_token(*team->kernels, draws[i], vocab, &rooms[thread]);
         });
         return 0;
     } catch (const std::bad_alloc&) {

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 // Changes with every change of a structure or a layout; the Python side refuses another one.
-enum { CP_VERSION = 2 };
+enum { CP_VERSION = 3 };
 
 typedef struct {
     int32_t format;        // F32 0, F16 1, I8 2, I4 3
@@ -89,6 +89,15 @@ CP_API int32_t cp_attention(cp_team*, const cp_attention_config*, int32_t layer,
 
 // y [rows, n padded to 32] = x [rows, k] w'
 CP_API int32_t cp_linear_apply(cp_team*, const cp_linear*, int32_t rows, const float* x, float* y);
+// How to draw a token. temperature 0: the likeliest; top_k 0, top_p 1, min_p 0: no limit.
+typedef struct {
+    const float* logits;  // [vocab]
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    double uniform;       // in [0, 1)
+} cp_draw;
+// tokens [count]; -1 where the logits are not numbers.
+CP_API int32_t cp_sample(cp_team*, int32_t count, const cp_draw* draws, int32_t vocab, int32_t* tokens);
 // Packs a matrix [n, k] of float as I8 or I4; `out` has room for all panels.
 CP_API void cp_pack(cp_team*, const float* weight, int32_t n, int32_t k, int32_t format, uint8_t* out);
 // Bytes a second at which all threads together read [bytes] of memory, and what they read, so that nothing is left out.

@@ -56,7 +56,6 @@ static void softcap(float* x, float cap, int n) {
 }
 
 static int argmax(const float* x, int n, float* value) {
-    constexpr int STRETCH = 1024;
     float best = -INFINITY;
     int place = 0;
     bool wrong = false;
@@ -89,6 +88,33 @@ static int argmax(const float* x, int n, float* value) {
     }
     *value = wrong ? NAN : best;
     return place;
+}
+
+static double exponentials(const float* x, int n, float largest, float factor, float* out, double* sums) {
+    double sum = 0;
+    for (int begin = 0; begin < n; begin += STRETCH) {
+        VF part = vzero();
+        for (int i = begin; i < min_int(n, begin + STRETCH); i += LANES) {
+            alignas(64) float padded[LANES];
+            const float* from = x + i;
+            if (n - i < LANES) {
+                for (int j = 0; j < LANES; j++) padded[j] = j < n - i ? from[j] : -INFINITY;
+                from = padded;
+            }
+            VF exponent = vmax(vmul(vsub(vload(from), vset(largest)), vset(factor)), vset(-100.0f));
+            VF weight = vabove(exponent, vset(-87.0f), vexp(exponent));
+            if (n - i < LANES) {
+                vstore(padded, weight);
+                for (int j = 0; j < n - i; j++) out[i + j] = padded[j];
+            } else {
+                vstore(out + i, weight);
+            }
+            part = vadd(part, weight);
+        }
+        sums[begin / STRETCH] = (double)vsum(part);
+        sum += sums[begin / STRETCH];
+    }
+    return sum;
 }
 
 static float read_all(const float* x, int64_t n) {

@@ -27,6 +27,7 @@ constexpr int PANEL = 32;
 constexpr int GROUP = 32;
 constexpr int KEY_TILE = 16;
 constexpr int CHUNK = 128;
+constexpr int STRETCH = 1024;
 constexpr float WHOLE_TOP = 32512.0f;  // 127 x 256: both halves fit a byte
 constexpr int MAX_QUERIES = 48;  // query vectors that one call of attend_chunk takes
 
@@ -94,6 +95,8 @@ struct Kernels {
     void (*softcap)(float* x, float cap, int n);
     // Index of the first largest number, its value in `value`: NaN if there is one.
     int (*argmax)(const float* x, int n, float* value);
+    // out = exp((x - largest) x factor), 0 where that is below exp(-87); sums of each STRETCH of them; returns the sum of all.
+    double (*exponentials)(const float* x, int n, float largest, float factor, float* out, double* sums);
     // Sum of an array, only to measure how fast memory can be read.
     float (*read)(const float* x, int64_t n);
 };

@@ -6,6 +6,6 @@
 const Kernels* CP_TABLE() {
     using namespace CP_NAMESPACE;
     static const Kernels table = {CP_NAME,  LANES, linear,      quantize,     rms_norm, add_scaled, scale,
-                                  rotate,   write_kv,           attend_chunk, fold,     softcap,    argmax, read_all};
+                                  rotate,   write_kv,           attend_chunk, fold,     softcap,    argmax, exponentials, read_all};
     return &table;
 }

@@ -84,6 +84,8 @@ CP_INLINE VF vkeep(VF a, VF other, int lo, int hi) {
     uint32_t mask = (hi >= 16 ? 0xffffu : hi <= 0 ? 0u : (1u << hi) - 1) & (lo <= 0 ? 0xffffu : lo >= 16 ? 0u : ~((1u << lo) - 1));
     return _mm512_mask_blend_ps((__mmask16)mask, other, a);
 }
+// x where a > b, else 0.
+CP_INLINE VF vabove(VF a, VF b, VF x) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), x); }
 CP_INLINE VI izero() { return _mm512_setzero_si512(); }
 CP_INLINE VI iset(int32_t x) { return _mm512_set1_epi32(x); }
 CP_INLINE VI iload(const void* p) { return _mm512_loadu_si512(p); }
@@ -138,6 +140,7 @@ CP_INLINE VF vkeep(VF a, VF other, int lo, int hi) {
     __m256i inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), lane), _mm256_cmpgt_epi32(_mm256_set1_epi32(hi), lane));
     return _mm256_blendv_ps(other, a, _mm256_castsi256_ps(inside));
 }
+CP_INLINE VF vabove(VF a, VF b, VF x) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ), x); }
 CP_INLINE VI izero() { return _mm256_setzero_si256(); }
 CP_INLINE VI iset(int32_t x) { return _mm256_set1_epi32(x); }
 CP_INLINE VI iload(const void* p) { return _mm256_loadu_si256((const __m256i*)p); }
@@ -205,6 +208,7 @@ CP_INLINE VF vkeep(VF a, VF other, int lo, int hi) {
     uint32x4_t inside = vandq_u32(vcgeq_s32(lane, vdupq_n_s32(lo)), vcltq_s32(lane, vdupq_n_s32(hi)));
     return vbslq_f32(inside, a, other);
 }
+CP_INLINE VF vabove(VF a, VF b, VF x) { return vbslq_f32(vcgtq_f32(a, b), x, vdupq_n_f32(0)); }
 CP_INLINE VI izero() { return vdupq_n_s32(0); }
 CP_INLINE VI iset(int32_t x) { return vdupq_n_s32(x); }
 CP_INLINE VI iload(const void* p) { return vreinterpretq_s32_s8(vld1q_s8((const int8_t*)p)); }
@@ -260,6 +264,7 @@ CP_INLINE VF vscale2(VF a, VF e) { CP_EACH(ldexpf(a.x[i], (int)e.x[i])) }
 CP_INLINE float vsum(VF a) { float s = 0; for (int i = 0; i < 16; i++) s += a.x[i]; return s; }
 CP_INLINE float vlargest(VF a) { float m = a.x[0]; for (int i = 1; i < 16; i++) m = a.x[i] > m ? a.x[i] : m; return m; }
 CP_INLINE VF vkeep(VF a, VF other, int lo, int hi) { CP_EACH(i >= lo && i < hi ? a.x[i] : other.x[i]) }
+CP_INLINE VF vabove(VF a, VF b, VF x) { CP_EACH(a.x[i] > b.x[i] ? x.x[i] : 0.0f) }
 CP_INLINE VI iset(int32_t x) { VI r; for (int i = 0; i < 16; i++) r.x[i] = x; return r; }
 CP_INLINE VI izero() { return iset(0); }
 CP_INLINE VI iload(const void* p) { VI r; memcpy(r.x, p, sizeof r.x); return r; }
