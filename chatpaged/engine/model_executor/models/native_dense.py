@@ -15,7 +15,8 @@ from chatpaged.engine.model_executor.input_batch import InputBatch, RowSpan
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig
 from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseLayer
 from chatpaged.engine.model_executor.models.rope_table import rope_table
-from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Draw, Layer, Linear, ModelConfig, Step
+from chatpaged.engine.model_executor.native.arrays import StepArrays
+from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Draw, Layer, Linear, ModelConfig
 from chatpaged.engine.model_executor.native.library import NativeError, Team
 from chatpaged.engine.model_executor.native.packing import interleave, pack
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
@@ -175,33 +176,12 @@ class NativeDenseModel:
         Raises:
             MemoryBudgetError: no memory for intermediate results.
         """
-        spans = batch.spans
-        num_logits = batch.logits_rows.numel()
-        ids = [
-            torch.tensor(numbers, dtype=torch.int32)
-            for numbers in (
-                [span.length for span in spans],
-                [span.start for span in spans],
-                [len(span.block_table) for span in spans],
-                [block for span in spans for block in span.block_table],
-            )
-        ]
-        token_ids, logits_rows = batch.input_ids.to(torch.int32), batch.logits_rows.to(torch.int32)
-        logits = self._room(num_logits)
-        best = torch.empty(num_logits, dtype=torch.int32)
-        best_logit = torch.empty(num_logits)
-        step = Step(
-            token_ids.numel(),
-            len(spans),
-            num_logits,
-            token_ids.data_ptr(),
-            *(numbers.data_ptr() for numbers in ids),
-            logits_rows.data_ptr(),
-            kv_cache.pool.data_ptr(),
-            logits.data_ptr(),
-            best.data_ptr(),
-            best_logit.data_ptr(),
-        )
+        arrays = StepArrays(batch, kv_cache.pool)
+        logits = self._room(arrays.num_logits)
+        best = torch.empty(arrays.num_logits, dtype=torch.int32)
+        best_logit = torch.empty(arrays.num_logits)
+        step = arrays.step
+        step.logits, step.best, step.best_logit = logits.data_ptr(), best.data_ptr(), best_logit.data_ptr()
         if self._library.cp_model_step(self._handle, ctypes.byref(step)):
             raise MemoryBudgetError("no memory for the intermediate results of a step; use a smaller --max-batched-tokens")
         tokens = torch.where(best_logit.isfinite(), best, NO_TOKEN).tolist()

@@ -99,10 +99,10 @@ int32_t cp_attention(cp_team* team, const cp_attention_config* config, int32_t l
     int64_t query_stride = (int64_t)config->heads * config->head_dim, kv_stride = (int64_t)config->kv_heads * config->head_dim;
     int64_t room_floats = AttentionPlan::thread_floats(shape);
     try {
-        Buffer<float> scaled, rooms;
+        Buffer<float>&scaled = team->scaled, &rooms = team->rooms;
         scaled.reserve(step->num_tokens * query_stride);
         rooms.reserve(room_floats * team->team.size());
-        AttentionPlan plan;
+        AttentionPlan& plan = team->plan;
         plan.build(*step, shape, config->window);
         AttentionInputs inputs = {scaled.get(), query_stride, out, query_stride, step->pool + 2 * shape.part_bytes * layer,
                                   2 * shape.part_bytes * config->num_layers, config->softcap, config->sinks};

@@ -10,12 +10,6 @@
 #include "kernels.h"
 #include "threads.h"
 
-struct cp_team {
-    cp_team(int threads, const Kernels* kernels) : team(threads), kernels(kernels) {}
-    Team team;
-    const Kernels* kernels;
-};
-
 KVShape kv_shape(int heads, int kv_heads, int head_dim, int block_size, int format);
 
 // Memory for intermediate results, on a boundary of a cache line. Grows, never shrinks.
@@ -36,6 +30,15 @@ class Buffer {
     std::unique_ptr<uint8_t[]> memory_;
     T* data_ = nullptr;
     int64_t count_ = 0;
+};
+
+struct cp_team {
+    cp_team(int threads, const Kernels* kernels) : team(threads), kernels(kernels) {}
+    Team team;
+    const Kernels* kernels;
+    // For attention of single layers: fresh memory for each would cost more than the attention.
+    Buffer<float> scaled, rooms;
+    AttentionPlan plan;
 };
 
 struct cp_model {
