@@ -146,7 +146,7 @@ int32_t cp_linear_apply(cp_team* team, const cp_linear* layer, int32_t rows, con
         Buffer<int8_t> high, low;
         Buffer<int32_t> sums;
         values.reserve((int64_t)rows * stride);
-        high.reserve((int64_t)rows * stride);
+        high.reserve(2 * (int64_t)rows * stride);
         low.reserve((int64_t)rows * stride);
         scales.reserve((int64_t)rows * stride / GROUP);
         sums.reserve((int64_t)rows * stride / GROUP);
@@ -158,7 +158,7 @@ int32_t cp_linear_apply(cp_team* team, const cp_linear* layer, int32_t rows, con
             for (int row; (row = threads.next(1)) < rows;) {
                 memcpy(values.get() + (int64_t)row * stride, x + (int64_t)row * layer->k, sizeof(float) * layer->k);
                 int64_t place = (int64_t)row * stride, group = place / GROUP;
-                team->kernels->quantize(x + (int64_t)row * layer->k, layer->k, high.get() + place, low.get() + place, scales.get() + group,
+                team->kernels->quantize(x + (int64_t)row * layer->k, layer->k, layer->format, place, high.get(), low.get(), scales.get() + group,
                                         sums.get() + group);
             }
             threads.barrier();

@@ -42,8 +42,8 @@ struct Linear {
 
 struct Activations {
     const float* values;        // [rows, stride], for F32 and F16
-    const int8_t* high;         // [rows, stride], for I8 and I4: a number is scale x (256 high + low)
-    const int8_t* low;
+    const int8_t* high;         // [rows, stride], for I8 and I4: a number is scale x (256 high + low); room for twice as many, as some
+    const int8_t* low;          // instruction sets keep whole 16-bit numbers there for I8
     const float* scales;        // [rows, stride / 32]
     const int32_t* sums;        // [rows, stride / 32], sums of 256 high + low over a group
     int32_t stride;             // k of the widest layer, padded
@@ -76,8 +76,9 @@ struct Kernels {
     int32_t lanes;
     // Rows [0, rows) by panels [first, last).
     void (*linear)(const Linear& w, const Activations& a, int rows, int first, int last, const Target& target);
-    // Whole numbers, scales and sums of one row; inputs from k on are zero up to the next multiple of 32.
-    void (*quantize)(const float* x, int k, int8_t* high, int8_t* low, float* scales, int32_t* sums);
+    // Whole numbers, scales and sums of one row, for weights of a format; inputs from k on are zero up to the next multiple of 32.
+    // high and low: of all rows; place: of this row's first number; scales and sums: of this row.
+    void (*quantize)(const float* x, int k, int32_t format, int64_t place, int8_t* high, int8_t* low, float* scales, int32_t* sums);
     // y = x / rms(x) x weight; weight null: 1.
     void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* y);
     void (*add_scaled)(float* x, const float* y, float factor, int n);

@@ -47,14 +47,73 @@ static void float_tile(const Weight* w, int k, const float* a, int stride, float
         for (int v = 0; v < TILE_VECTORS; v++) vstore(out + r * PANEL + v * LANES, acc[r][v]);
 }
 
+// Without instructions for sums of four products of bytes, products of 16-bit numbers are the faster way for I8: activations lie as such.
+#if defined(__AVX2__) && !defined(CP_VNNI)
+#define CP_WIDE_I8 1
+#endif
+
 struct WholeRows {
     const int8_t* high;
     const int8_t* low;
+    const int16_t* wide;
     const float* scales;
     const int32_t* sums;
     int stride, groups;  // of a row, and of its scales
 };
 
+template <int ROWS>
+CP_INLINE void i4_group(VI (&sum)[ROWS][TILE_VECTORS], const uint8_t* data, const int8_t* bytes, int stride) {
+    VI pairs[ROWS][TILE_VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < TILE_VECTORS; v++) pairs[r][v] = PAIRS_ARE_SUMS ? sum[r][v] : izero();
+    for (int j = 0; j < GROUP / 8; j++) {
+        VI low[TILE_VECTORS], high[TILE_VECTORS];
+        for (int v = 0; v < TILE_VECTORS; v++) {
+            VI raw = iload(data + j * PANEL * 4 + v * LANES * 4);
+            low[v] = nibble_low(raw);
+            high[v] = nibble_high(raw);
+        }
+        for (int r = 0; r < ROWS; r++) {
+            const int8_t* row = bytes + (int64_t)r * stride + j * 8;
+            VI x = four_bytes(row), y = four_bytes(row + 4);
+            for (int v = 0; v < TILE_VECTORS; v++) pairs[r][v] = pairs_add(pairs_add(pairs[r][v], low[v], x), high[v], y);
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = PAIRS_ARE_SUMS ? pairs[r][v] : iadd(sum[r][v], pairs_sum(pairs[r][v]));
+}
+
+#if defined(CP_WIDE_I8)
+template <int ROWS>
+static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, float* out) {
+    constexpr int PIECES = TILE / 4;  // of four outputs, whose sums of two pairs of inputs lie side by side
+    VF acc[ROWS][TILE_VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
+    for (int g = 0; g < groups; g++, panel += I8_BYTES) {
+        const uint8_t* data = panel + PANEL * 2 + column * 4;
+        VI sum[ROWS][PIECES];
+        for (int r = 0; r < ROWS; r++)
+            for (int p = 0; p < PIECES; p++) sum[r][p] = izero();
+        for (int j = 0; j < GROUP / 4; j++) {
+            VI x[ROWS];
+            for (int r = 0; r < ROWS; r++) x[r] = four_words(a.wide + (int64_t)r * a.stride + g * GROUP + j * 4);
+            for (int p = 0; p < PIECES; p++) {
+                VI w = words_of_codes(data + j * PANEL * 4 + p * 16);
+                for (int r = 0; r < ROWS; r++) sum[r][p] = dot2(sum[r][p], w, x[r]);
+            }
+        }
+        const uint16_t* scales = (const uint16_t*)panel + column;
+        for (int v = 0; v < TILE_VECTORS; v++) {
+            VF scale = vload_half(scales + v * LANES);
+            for (int r = 0; r < ROWS; r++)
+                acc[r][v] = vfma(vmul(itofloat(pairs_of(sum[r][2 * v], sum[r][2 * v + 1])), scale), vset(a.scales[r * a.groups + g]), acc[r][v]);
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < TILE_VECTORS; v++) vstore(out + r * PANEL + v * LANES, acc[r][v]);
+}
+#else
 // Adds the products of a group's weights with one half of the activations.
 template <int ROWS>
 CP_INLINE void i8_group(VI (&sum)[ROWS][TILE_VECTORS], const uint8_t* data, const int8_t* bytes, int stride) {
@@ -77,28 +136,6 @@ CP_INLINE void i8_group(VI (&sum)[ROWS][TILE_VECTORS], const uint8_t* data, cons
             }
         }
     }
-}
-
-template <int ROWS>
-CP_INLINE void i4_group(VI (&sum)[ROWS][TILE_VECTORS], const uint8_t* data, const int8_t* bytes, int stride) {
-    VI pairs[ROWS][TILE_VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < TILE_VECTORS; v++) pairs[r][v] = PAIRS_ARE_SUMS ? sum[r][v] : izero();
-    for (int j = 0; j < GROUP / 8; j++) {
-        VI low[TILE_VECTORS], high[TILE_VECTORS];
-        for (int v = 0; v < TILE_VECTORS; v++) {
-            VI raw = iload(data + j * PANEL * 4 + v * LANES * 4);
-            low[v] = nibble_low(raw);
-            high[v] = nibble_high(raw);
-        }
-        for (int r = 0; r < ROWS; r++) {
-            const int8_t* row = bytes + (int64_t)r * stride + j * 8;
-            VI x = four_bytes(row), y = four_bytes(row + 4);
-            for (int v = 0; v < TILE_VECTORS; v++) pairs[r][v] = pairs_add(pairs_add(pairs[r][v], low[v], x), high[v], y);
-        }
-    }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = PAIRS_ARE_SUMS ? pairs[r][v] : iadd(sum[r][v], pairs_sum(pairs[r][v]));
 }
 
 template <int ROWS>
@@ -130,6 +167,7 @@ static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRow
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < TILE_VECTORS; v++) vstore(out + r * PANEL + v * LANES, acc[r][v]);
 }
+#endif
 
 template <int ROWS>
 static void i4_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, float* out) {
@@ -185,7 +223,7 @@ static void panel_rows(const Linear& w, const Activations& a, int row, int panel
     int groups = padded_to(w.k, GROUP) / GROUP;
     const float* values = a.values + (int64_t)row * a.stride;
     int group_stride = a.stride / GROUP;
-    WholeRows whole = {a.high + (int64_t)row * a.stride, a.low + (int64_t)row * a.stride, a.scales + (int64_t)row * group_stride,
+    WholeRows whole = {a.high + (int64_t)row * a.stride, a.low + (int64_t)row * a.stride, (const int16_t*)a.high + (int64_t)row * a.stride, a.scales + (int64_t)row * group_stride,
                        a.sums + (int64_t)row * group_stride, a.stride, group_stride};
     for (int column = 0; column < PANEL; column += TILE) {
         switch (w.format) {
@@ -231,7 +269,14 @@ static void linear(const Linear& w, const Activations& a, int rows, int first, i
     }
 }
 
-static void quantize(const float* x, int k, int8_t* high, int8_t* low, float* scales, int32_t* sums) {
+static void quantize(const float* x, int k, int32_t format, int64_t place, int8_t* high, int8_t* low, float* scales, int32_t* sums) {
+#if defined(CP_WIDE_I8)
+    int16_t* wide = format == I8 ? (int16_t*)high + place : nullptr;
+#else
+    (void)format;
+#endif
+    high += place;
+    low += place;
     for (int begin = 0, g = 0; begin < k; begin += GROUP, g++) {
         alignas(64) float padded[GROUP];
         const float* group = x + begin;
@@ -246,9 +291,15 @@ static void quantize(const float* x, int k, int8_t* high, int8_t* low, float* sc
         VF inverse = vset(largest > 0 ? WHOLE_TOP / largest : 0.0f), total = vzero();
         for (int i = 0; i < GROUP; i += LANES) {
             VF whole = vround(vmul(vload(group + i), inverse)), upper = vround(vmul(whole, vset(1.0f / 256)));
+            total = vadd(total, whole);
+#if defined(CP_WIDE_I8)
+            if (wide) {
+                store_words(wide + begin + i, whole);
+                continue;
+            }
+#endif
             vstore_i8(high + begin + i, upper);
             vstore_i8(low + begin + i, vfma(upper, vset(-256.0f), whole));
-            total = vadd(total, whole);
         }
         sums[g] = (int32_t)vsum(total);  // whole numbers below 2^24: exact
     }

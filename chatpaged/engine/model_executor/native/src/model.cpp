@@ -37,7 +37,7 @@ void cp_model::prepare(const cp_step& step) {
     glu_.reserve(rows * glu_stride_);
     temporary_.reserve(rows * hidden_stride_);
     values_.reserve(rows * act_stride_);
-    high_.reserve(rows * act_stride_);
+    high_.reserve(2 * rows * act_stride_);
     low_.reserve(rows * act_stride_);
     scales_.reserve(rows * act_stride_ / GROUP);
     sums_.reserve(rows * act_stride_ / GROUP);
@@ -118,7 +118,7 @@ void cp_model::set_activations(const cp_linear& consumer, int row, const float* 
     if (whole_numbers(consumer)) {
         int64_t groups = act_stride_ / GROUP;
         int64_t place = row * act_stride_, group = row * groups;
-        team->kernels->quantize(x, consumer.k, high_.get() + place, low_.get() + place, scales_.get() + group, sums_.get() + group);
+        team->kernels->quantize(x, consumer.k, consumer.format, place, high_.get(), low_.get(), scales_.get() + group, sums_.get() + group);
     } else {
         memcpy(values_.get() + row * act_stride_, x, sizeof(float) * consumer.k);
     }

@@ -160,11 +160,22 @@ CP_INLINE void vstore_i8(int8_t* p, VF a) {
 #define CP_VNNI 1
 CP_INLINE VI dot4(VI acc, VI w, VI a) { return _mm256_dpbusd_avx_epi32(acc, w, a); }
 #else
-CP_INLINE VI isigned(VI w) { return _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)); }
-// Signed bytes of at most 127 on both sides: the magnitude of `a` is the unsigned operand, its sign goes to `w`.
-CP_INLINE VI dot4_signed(VI acc, VI w, VI a) {
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_sign_epi8(a, a), _mm256_sign_epi8(w, a));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+// 16 codes w + 128 as 16-bit numbers w.
+CP_INLINE VI words_of_codes(const uint8_t* p) {
+    return _mm256_cvtepi8_epi16(_mm_xor_si128(_mm_loadu_si128((const __m128i*)p), _mm_set1_epi8((char)0x80)));
+}
+CP_INLINE VI four_words(const int16_t* p) {
+    int64_t four;
+    memcpy(&four, p, 8);
+    return _mm256_set1_epi64x(four);
+}
+// acc + the products of pairs of 16-bit numbers.
+CP_INLINE VI dot2(VI acc, VI w, VI a) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, a)); }
+// Sums of neighbours, in order: first those of a.
+CP_INLINE VI pairs_of(VI a, VI b) { return _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8); }
+CP_INLINE void store_words(int16_t* p, VF a) {
+    __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_setzero_si256());
+    _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(words, 0xd8)));
 }
 // Unsigned bytes of at most 15: eight products of pairs still fit 16 bits.
 CP_INLINE VI pairs_add(VI pairs, VI w, VI a) { return _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w, a)); }
