@@ -7,8 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KVGeometry:
-    """What the layers of a model store: the number of layers, and the most heads and dimensions of any of them."""
+    """What the layers of a model store.
+
+    Attributes:
+        num_layers: of attention.
+        kv_heads: the most of any layer.
+        head_dim: the most of any layer, keys and values alike.
+        uniform: whether that is what every layer stores, keys and values alike.
+    """
 
     num_layers: int
     kv_heads: int
     head_dim: int
+    uniform: bool = True

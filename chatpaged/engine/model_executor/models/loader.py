@@ -11,19 +11,25 @@ import psutil
 import torch
 
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.attention.base import PagedAttention
+from chatpaged.engine.model_executor.attention.native_paged import NativePagedAttention
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
 from chatpaged.engine.model_executor.forward_context import Logits, forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
-from chatpaged.engine.model_executor.models.code_path import CodePath
+from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath
 from chatpaged.engine.model_executor.models.dense import choose_context, load_dense_model, stop_tokens
 from chatpaged.engine.model_executor.models.dense_config import NotDenseError
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
-from chatpaged.engine.model_executor.native.library import NativeError
-from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
+from chatpaged.engine.model_executor.native.library import NativeError, Team, native_problem
+from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
 from chatpaged.engine.model_executor.sampler import sample
 from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
+
+FEW_THREADS = 4
+"""With more, torch's attention on all of them is faster than the native one on one of them."""
 
 
 class StepModel(Protocol):
@@ -62,16 +68,23 @@ class _TorchModel(Protocol):
 class TorchStepModel:
     """A model of torch operations, with attention over the blocks of a `KVCache`. Satisfies `StepModel`."""
 
-    def __init__(self, model: _TorchModel) -> None:
+    def __init__(self, model: _TorchModel, team: Team | None = None) -> None:
+        """Wraps a model. With a team, its attention is the native one, over a `NativeKVCache`."""
         self._model = model
+        self._team = team
         self.vocab_size = model.vocab_size
         self.max_model_len = model.max_model_len
         self.stop_token_ids = model.stop_token_ids
 
-    def forward(self, batch: InputBatch, kv_cache: KVCache) -> Logits:
+    def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """See `StepModel.forward`."""
-        with forward_context(TorchPagedAttention(batch, kv_cache)):
+        with forward_context(self._attention(batch, kv_cache)):
             return Logits(self._model.forward(batch.input_ids, batch.positions, batch.logits_rows))
+
+    def _attention(self, batch: InputBatch, kv_cache: Any) -> PagedAttention:
+        if self._team is None:
+            return TorchPagedAttention(batch, kv_cache)
+        return NativePagedAttention(batch, kv_cache, self._team)
 
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """See `StepModel.draw`."""
@@ -80,6 +93,8 @@ class TorchStepModel:
     def close(self) -> None:
         """See `StepModel.close`."""
         del self._model
+        if self._team is not None:
+            self._team.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +156,31 @@ def load_model(
     return _on_torch(model, path, options, device)
 
 
+def can_attend_natively(geometry: KVGeometry, path: CodePath, options: EngineConfig, device: torch.device) -> bool:
+    """Whether a model of torch operations gets the native attention."""
+    return (
+        device.type == "cpu"
+        and path.dtype == torch.float32
+        and options.code_path in {"auto", "native"}
+        and geometry.uniform
+        and geometry.head_dim <= MAX_NATIVE_HEAD_DIM
+        and num_threads(options) <= FEW_THREADS
+        and native_problem() is None
+    )
+
+
 def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
     geometry = model.geometry()
+    if can_attend_natively(geometry, path, options, device):
+        native = NativeKVLayout(
+            num_layers=geometry.num_layers,
+            block_size=options.block_size,
+            kv_heads=geometry.kv_heads,
+            head_dim=geometry.head_dim,
+            kv_dtype="fp32",
+        )
+        # One thread: torch's own threads still spin after each of its products, and would be in the way of others.
+        return LoadedModel(TorchStepModel(model, Team(1)), native, lambda num_blocks: NativeKVCache(native, num_blocks), path)
     layout = KVLayout(
         num_layers=geometry.num_layers,
         block_size=options.block_size,

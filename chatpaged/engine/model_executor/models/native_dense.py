@@ -26,7 +26,6 @@ from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import MemoryBudgetError, ModelError
 
 FORMATS: Mapping[str, int] = {"none": F32, "fp16": F16, "int8": I8, "int4": I4}
-MAX_HEAD_DIM = 256
 _EMBEDDING_FORMATS = {torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
 _QK_NORMS = {"none": 0, "head": 1, "full": 2}
 _MATRICES = ("qkv", "o", "gate_up", "down")

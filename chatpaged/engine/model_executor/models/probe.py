@@ -146,10 +146,8 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
             raise RuntimeError(f"{type(model).__name__} cannot be looked at without its weights") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise refusal(type(model).__name__, f"is not supported: {reason}") from error
-    layers = probe.layers.values()
-    return KVGeometry(
-        num_layers, max(layer.key.shape[1] for layer in layers), max(max(layer.key.shape[2], layer.value.shape[2]) for layer in layers)
-    )
+    shapes = {tuple(part.shape[1:]) for layer in probe.layers.values() for part in (layer.key, layer.value)}
+    return KVGeometry(num_layers, max(heads for heads, _ in shapes), max(dim for _, dim in shapes), uniform=len(shapes) == 1)
 
 
 def _hand_over(model: nn.Module, length: int, *, only_masks: bool = False) -> _Probe:
