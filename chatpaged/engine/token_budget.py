@@ -6,9 +6,9 @@ MAX_GAP_RATIO = 2.6
 """A step that carries prompt tokens beside a stream should take at most this many times as long as one that only decodes."""
 MAX_STEP_SECONDS = 0.4
 """Longest step while somebody waits for an answer: what stopping it, or a new chat, has to wait for."""
-MIN_PREFILL_TOKENS = 16
-"""Fewer prompt tokens save little time: a step costs much the same for 8 tokens as for 16."""
-FIRST_PREFILL_TOKENS = 32
+MIN_PREFILL_TOKENS = 4
+"""Fewer prompt tokens would leave whoever sent them without an answer for too long."""
+FIRST_PREFILL_TOKENS = 8
 _SMOOTHING = 0.2
 _MAX_CHANGE = 1.3
 

@@ -27,7 +27,7 @@ def test_before_anything_is_measured_a_stream_is_spared() -> None:
     budget = TokenBudget(256)
     assert budget.max_prefill_tokens(decoding=True, interactive=True) == FIRST_PREFILL_TOKENS
     assert budget.max_prefill_tokens(decoding=False, interactive=True) == 256
-    assert TokenBudget(12).max_prefill_tokens(decoding=True, interactive=True) == 12
+    assert TokenBudget(5).max_prefill_tokens(decoding=True, interactive=True) == 5
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_prompt_always_gets_on() -> None:
     budget = TokenBudget(256)
     budget.observe(1, 0, 0.001)
     assert settle(budget, lambda _: 1.0, num_decode=1) == MIN_PREFILL_TOKENS
-    small = TokenBudget(8)
+    small = TokenBudget(3)
     small.observe(1, 0, 0.001)
-    assert settle(small, lambda _: 1.0, num_decode=1) == 8
+    assert settle(small, lambda _: 1.0, num_decode=1) == 3
 
 
 def test_the_limit_never_exceeds_the_budget() -> None:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-VERSION = 3
+VERSION = 4
 """Of structures and layouts; has to be that of the library."""
 F32, F16, I8, I4, BF16 = range(5)
 """Formats, as `enum Format` numbers them."""
@@ -145,6 +145,7 @@ FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
     "cp_attention": (_int, [_pointer, ctypes.POINTER(AttentionConfig), _int, _step, _pointer, _pointer, _pointer, _pointer]),
     "cp_linear_apply": (_int, [_pointer, _linear, _int, _pointer, _pointer]),
     "cp_sample": (_int, [_pointer, _int, ctypes.POINTER(Draw), _int, _pointer]),
+    "cp_use_large_pages": (None, [_pointer, ctypes.c_int64]),
     "cp_pack": (None, [_pointer, _pointer, _int, _int, _int, _pointer]),
     "cp_read_bandwidth": (ctypes.c_double, [_pointer, _pointer, ctypes.c_int64, ctypes.POINTER(_float)]),
 }

@@ -1,4 +1,7 @@
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include <chrono>
 #include <memory>
@@ -186,6 +189,16 @@ int32_t cp_sample(cp_team* team, int32_t count, const cp_draw* draws, int32_t vo
     } catch (const std::bad_alloc&) {
         return -1;
     }
+}
+
+void cp_use_large_pages(void* data, int64_t bytes) {
+#if defined(__linux__)
+    constexpr uintptr_t PAGE = 1 << 21;
+    uintptr_t begin = ((uintptr_t)data + PAGE - 1) & ~(PAGE - 1), end = ((uintptr_t)data + (uintptr_t)bytes) & ~(PAGE - 1);
+    if (begin < end) madvise((void*)begin, end - begin, MADV_HUGEPAGE);  // no harm if it is refused
+#else
+    (void)data, (void)bytes;
+#endif
 }
 
 void cp_pack(cp_team* team, const float* weight, int32_t n, int32_t k, int32_t format, uint8_t* out) {

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 // Changes with every change of a structure or a layout; the Python side refuses another one.
-enum { CP_VERSION = 3 };
+enum { CP_VERSION = 4 };
 
 typedef struct {
     int32_t format;        // F32 0, F16 1, I8 2, I4 3
@@ -98,6 +98,8 @@ typedef struct {
 } cp_draw;
 // tokens [count]; -1 where the logits are not numbers.
 CP_API int32_t cp_sample(cp_team*, int32_t count, const cp_draw* draws, int32_t vocab, int32_t* tokens);
+// Asks for large pages where the system has them: pieces of blocks are short, and lie far apart.
+CP_API void cp_use_large_pages(void* data, int64_t bytes);
 // Packs a matrix [n, k] of float as I8 or I4; `out` has room for all panels.
 CP_API void cp_pack(cp_team*, const float* weight, int32_t n, int32_t k, int32_t format, uint8_t* out);
 // Bytes a second at which all threads together read [bytes] of memory, and what they read, so that nothing is left out.

@@ -9,7 +9,28 @@ static inline void relax() { asm volatile("yield"); }
 static inline void relax() {}
 #endif
 
-// Some tens of microseconds: longer than two threads differ in a phase, shorter than a time slice.
+#if defined(__linux__)
+#include <sched.h>
+
+static int this_cpu() { return sched_getcpu(); }
+
+// Has this thread moved to a core that none of `taken` is on, if there is one. It may go anywhere afterwards.
+static void move_away(const std::vector<int>& taken) {
+    cpu_set_t allowed, free;
+    if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    free = allowed;
+    for (int cpu : taken)
+        if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &free);
+    if (!CPU_COUNT(&free) || sched_setaffinity(0, sizeof free, &free)) return;
+    sched_setaffinity(0, sizeof allowed, &allowed);
+}
+#else
+static int this_cpu() { return -1; }
+static void move_away(const std::vector<int>&) {}
+#endif
+
+// Some tens of microseconds: longer than two threads differ in a phase. Then a thread gives its core away: beside another program that
+// is faster than to spin on, or to sleep until it is woken.
 static constexpr int SPINS = 4000;
 
 template <typename Condition>
@@ -22,7 +43,8 @@ static void wait_until(Condition condition) {
     }
 }
 
-Team::Team(int threads) : size_(threads < 1 ? 1 : threads) {
+Team::Team(int threads) : size_(threads < 1 ? 1 : threads), cpus_(size_) {
+    for (auto& cpu : cpus_) cpu.store(-1);
     for (int thread = 1; thread < size_; thread++) threads_.emplace_back([this, thread] { loop(thread); });
 }
 
@@ -39,6 +61,7 @@ Team::~Team() {
 void Team::run(const std::function<void(int)>& work) {
     counter_.store(0, std::memory_order_relaxed);
     if (size_ == 1) return work(0);
+    cpus_[0].store(this_cpu(), std::memory_order_relaxed);
     busy_.store(size_ - 1, std::memory_order_relaxed);
     {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -62,9 +85,28 @@ void Team::loop(int thread) {
             if (ended_) return;
             work = work_;
         }
+        leave_shared_core(thread);
         (*work)(thread);
         busy_.fetch_sub(1, std::memory_order_release);
     }
+}
+
+// A thread that is woken may find itself on the core of the one that woke it, and would take turns with it at each barrier.
+void Team::leave_shared_core(int thread) {
+    int here = this_cpu();
+    if (here < 0) return;
+    std::vector<int> taken;
+    bool shared = false;
+    for (int other = 0; other < size_; other++) {
+        int there = other == thread ? -1 : cpus_[other].load(std::memory_order_relaxed);
+        taken.push_back(there);
+        shared |= other < thread && there == here;
+    }
+    if (shared) {
+        move_away(taken);
+        here = this_cpu();
+    }
+    cpus_[thread].store(here, std::memory_order_relaxed);
 }
 
 void Team::barrier() {

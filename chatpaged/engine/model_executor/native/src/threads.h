@@ -28,8 +28,10 @@ class Team {
 
    private:
     void loop(int thread);
+    void leave_shared_core(int thread);
 
     const int size_;
+    std::vector<std::atomic<int>> cpus_;  // where each thread was last seen
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable wake_;
