@@ -75,6 +75,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"workspace"}),
     frozenset({"answer_board"}),
     frozenset({"batch_fields", "batch_rows", "token_reports", "batch_output", "batch_run", "batch_manifest", "batch_file"}),
+    frozenset({"bench_replies", "bench_workloads", "llama_cpp_peer"}),
+    frozenset({"bench_steps", "bench_file", "bench_machine", "bench_peers"}),
+    frozenset({"bench_run", "bench_report"}),
     frozenset({"ui.*"}),
     frozenset({"cli.*", "__main__"}),
 )
