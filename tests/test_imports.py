@@ -329,6 +329,7 @@ def loaded_by(arguments: list[str], environment: dict[str, str]) -> tuple[set[st
         ["--version"],
         ["ask", "--help"],
         ["batch", "--help"],
+        ["bench", "--help"],
         ["config", "--help"],
         ["sessions", "--help"],
         ["config", "show"],

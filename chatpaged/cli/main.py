@@ -32,6 +32,7 @@ COMMANDS = {
     "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),
     "models": ("chatpaged.cli.models", "List, fetch, inspect and remove models."),
     "sessions": ("chatpaged.cli.sessions", "List, show, search, export and import conversations."),
+    "bench": ("chatpaged.cli.bench", "Measure the engine, alone or beside others."),
 }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chatpaged.session import SessionOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-_MODEL = (
+_MODEL_NAME = (
     click.option(
         "-m",
         "--model",
@@ -32,8 +32,8 @@ _MODEL = (
         help="A model directory, GGUF file, hub id (org/name), alias, or 'starter'.  [default: the starter model]",
     ),
     preset_option(complete_presets),
-    setting_option("system", "-s"),
 )
+_MODEL = (*_MODEL_NAME, setting_option("system", "-s"))
 _DOCUMENTS = (
     click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Put a file before the prompt; - is standard input."),
     click.option("--encoding", metavar="NAME", help="Encoding of files and standard input.  [default: found out]"),
@@ -49,6 +49,11 @@ _ONE_ANSWER = (
     click.option("--prefill", default="", metavar="TEXT", help="Begin the answer with this text."),
     click.option("--truncate", type=click.Choice(PLACES), help="Leave out this part of a prompt that does not fit."),
 )
+
+
+def model_name_options(function: F) -> F:
+    """Adds those that say which model is used, and a preset."""
+    return add_options(function, _MODEL_NAME)
 
 
 def model_options(function: F) -> F:
