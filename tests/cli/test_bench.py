@@ -15,10 +15,12 @@ import pytest
 from chatpaged import bench_machine, bench_peers
 from chatpaged.bench_machine import LoadMeter, describe_machine, measure_ceilings, num_threads
 from chatpaged.bench_workloads import w1, w3
+from chatpaged.cli import bench as bench_command
+from chatpaged.cli.terminal import Status, configure_streams
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.errors import ChatpagedError
-from tests.cli.runner import REPOSITORY, Result, killed_when_stuck, run_inside
+from tests.cli.runner import REPOSITORY, Result, Stream, killed_when_stuck, run_inside
 from tests.cli.scripted_model import DELAY, make_model, scripted_engine
 from tests.test_bench_peers import FAKE
 
@@ -157,6 +159,19 @@ def test_an_interruption_ends_it_cleanly(model: Path, tmp_path: Path) -> None:
         _, err = process.communicate()
     assert (process.returncode, err.decode()) == (130, "")
     assert not out.exists()
+
+
+def test_a_terminal_is_told_how_far_a_pass_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    err = Stream(terminal=True)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(bench_command, "_INTERVAL", 0.0)
+    configure_streams()
+    progress = bench_command._Progress(Status(), "w3, pass 1 of 2: chatpaged", w3())
+    progress.update(1000)
+    assert err.text().replace("?", "").split("\r\x1b[K")[1:] == [
+        "w3, pass 1 of 2: chatpaged ",
+        "w3, pass 1 of 2: chatpaged, 1,000 of 3,072 tokens ",
+    ]
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
