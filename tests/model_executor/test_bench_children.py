@@ -62,6 +62,7 @@ def test_ceilings() -> None:
     found = ceilings.measure(torch.device("cpu"), read_bytes=2**20, rows=64)
     assert (found["device"], found["threads"]) == ("cpu", torch.get_num_threads())
     assert found["read_gb_per_second"] > 0
+    assert ceilings.native_read_bandwidth(torch.ones(2**18)) > 0
     assert found["float32_gflop_per_second"] > 0
 
 
