@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,14 @@ def _quiet_and_small() -> None:
     """No progress bars, and no threads that cost more than these models' sums."""
     silence_transformers()
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _packed_weights_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Packed weights of tiny models do not push those of the user out of the cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
