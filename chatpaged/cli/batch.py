@@ -195,6 +195,8 @@ class Batch:
             "template_args": prompts.template_args,
             "raw_prompt": prompts.raw_prompt,
             "dtype": self._config.dtype,
+            "quantize": self._config.quantize,
+            "kv_dtype": self._config.kv_dtype,
             "max_model_len": self._config.max_model_len,
             "sampling": effective_sampling(self._params) | {"seed": self._params.seed},
         }
