@@ -68,7 +68,7 @@ def models(tmp_path: Path) -> dict[str, str]:
         (["ask", "--temper"], ["--temperature"]),
         (["ask", "--device", "c"], ["cpu", "cuda"]),
         (["config", "se"], ["set"]),
-        (["config", "set", "engine.kv"], ["engine.kv_blocks", "engine.kv_memory"]),
+        (["config", "set", "engine.kv"], ["engine.kv_dtype", "engine.kv_blocks", "engine.kv_memory"]),
         (["config", "unset", "mod"], ["model"]),
         (["config", "show", "output."], ["output.thinking", "output.color"]),
         (["completion", "f"], ["fish"]),

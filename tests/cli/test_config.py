@@ -54,7 +54,16 @@ def test_show_is_toml_that_says_the_same() -> None:
     assert shown.pop("app")["theme"] == "textual-dark"
     assert shown == {
         "system": 'a "b"\n\\ \x1b[31m ü',
-        "engine": {"device": "auto", "dtype": "auto", "kv_memory": "2G", "block_size": 16, "max_num_seqs": 32, "prefix_caching": True},
+        "engine": {
+            "device": "auto",
+            "dtype": "auto",
+            "quantize": "auto",
+            "kv_dtype": "auto",
+            "kv_memory": "2G",
+            "block_size": 16,
+            "max_num_seqs": 32,
+            "prefix_caching": True,
+        },
         "output": {"thinking": "show", "color": "auto"},
     }
     assert "\x1b" not in text

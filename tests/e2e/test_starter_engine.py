@@ -1,9 +1,10 @@
-"""The engine on the real starter model, in float32, against transformers and against itself."""
+"""The engine on the real starter model: in float32 against transformers, and as it runs by default against itself."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,11 @@ def reference(starter_model: Path) -> GreedyReference:
 
 @pytest.fixture(scope="module")
 def load(starter_model: Path) -> Iterator[Load]:
-    """Loads engines; each is closed at the end."""
+    """Loads engines in plain float32; each is closed at the end."""
     engines: list[LLMEngine] = []
 
     def make(**options: object) -> LLMEngine:
-        engines.append(LLMEngine.from_pretrained(starter_model, EngineConfig(**{"kv_blocks": 2000, **options})))  # type: ignore[arg-type]
+        engines.append(LLMEngine.from_pretrained(starter_model, EngineConfig(**{"kv_blocks": 2000, "quantize": "none", **options})))  # type: ignore[arg-type]
         return engines[-1]
 
     yield make
@@ -111,6 +112,16 @@ def test_prefix_caching_does_not_change_answers(
     for completions in (warm, off):
         assert_greedy(reference, prompts, completions)
     assert [completion.text for completion in off] == [completion.text for completion in together]
+
+
+def test_by_default_company_chunks_and_preemption_change_not_a_bit(load: Load, prompts: list[tuple[int, ...]]) -> None:
+    params = replace(GREEDY, max_tokens=24, logprobs=2)
+    alone_engine = load(quantize="auto", max_num_seqs=1, enable_prefix_caching=False)
+    alone = [answers(alone_engine, [prompt], params)[0] for prompt in prompts[:8]]
+    needed = sum(-(-(len(prompt) + 23) // BLOCK) for prompt in prompts[:8])
+    for options in ({}, {"max_num_seqs": 8, "max_num_batched_tokens": 8}, {"kv_blocks": needed - 4, "enable_prefix_caching": False}):
+        together = answers(load(quantize="auto", **options), prompts[:8], params)
+        assert [(done.token_ids, done.logprobs) for done in together] == [(done.token_ids, done.logprobs) for done in alone]
 
 
 def test_identical_prompts_one_after_another_and_at_once(engine: LLMEngine) -> None:
