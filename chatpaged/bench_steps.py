@@ -12,7 +12,6 @@ from chatpaged.engine.snapshot import StepTiming
 from chatpaged.engine.weight_files import WeightFiles
 
 PARTS = ("schedule", "operations", "prepare", "forward", "sample", "process")
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +21,17 @@ class ModelCost:
     Attributes:
         body: parameters that each token is multiplied with.
         head: parameters that turn the last state of a sequence into logits; only tokens that are drawn from meet them.
-        weight_bytes: bytes of a parameter.
+        weight_bytes: bytes of the weights that a decode step reads.
         kv_bytes: bytes of keys and values of a token.
     """
 
     body: int
     head: int
-    weight_bytes: float
+    weight_bytes: int
     kv_bytes: float
 
     @classmethod
-    def of(cls, files: WeightFiles, config: Mapping[str, Any], *, weight_bytes: float, kv_bytes: float) -> ModelCost:
+    def of(cls, files: WeightFiles, config: Mapping[str, Any], *, weight_bytes: int, kv_bytes: float) -> ModelCost:
         """That of a dense decoder: all its weights but the embedding, which is looked up, unless it is the head as well.
 
         Args:
@@ -48,18 +47,11 @@ class ModelCost:
 
     def bytes_read(self, kv_tokens: int) -> float:
         """Bytes that a step has to read at least: each weight once, and keys and values of so many tokens."""
-        return (self.body + self.head) * self.weight_bytes + kv_tokens * self.kv_bytes
+        return self.weight_bytes + kv_tokens * self.kv_bytes
 
     def operations(self, tokens: int, sampled: int) -> int:
         """Multiplications and additions with weights; those of attention are not counted."""
         return 2 * (self.body * tokens + self.head * sampled)
-
-
-def bytes_of(dtype: str, stored: str, *, on_cpu: bool) -> int:
-    """Bytes of a weight, by the engine's option and the type in the files; see `choose_dtype`."""
-    if dtype == "auto":
-        return 4 if on_cpu else _BYTES.get(stored, 4)
-    return _BYTES[dtype]
 
 
 @dataclass(slots=True)

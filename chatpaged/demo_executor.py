@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chatpaged.demo_texts import ANSWERS, CRASH, LOOP, REPEAT, DemoAnswer
-from chatpaged.engine.executor import StepResult
+from chatpaged.engine.executor import ModelCode, StepResult
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.tokenizer import Tokenizer
 
@@ -59,6 +59,7 @@ class DemoExecutor:
             num_blocks: blocks of the pool, the null block included.
             block_size: tokens of a block.
         """
+        self.code = ModelCode(name="demo, without a model")
         self.num_blocks = num_blocks
         self.block_bytes = 45 * 1024 * block_size  # what the starter model takes
         self.vocab_size = tokenizer.vocab_size

@@ -8,7 +8,7 @@ import pytest
 
 from chatpaged.bench_replies import Figures, Reply, check_replies, middle, percentile, ratios, reply_figures, spread
 from chatpaged.bench_report import OURS, Measured, columns, machine_lines
-from chatpaged.bench_steps import ModelCost, StepTotals, bytes_of
+from chatpaged.bench_steps import ModelCost, StepTotals
 from chatpaged.bench_workloads import w1
 from chatpaged.engine.snapshot import StepTiming
 from chatpaged.engine.weight_files import WeightFiles
@@ -88,7 +88,7 @@ def test_figures_of_steps() -> None:
     totals.add(step(0.5, 100, 1), sampled=2, kv_tokens=0)
     totals.add(step(0.1, 2, 2), sampled=2, kv_tokens=300)
     totals.add(step(0.3, 1, 1), sampled=1, kv_tokens=100)
-    figures = totals.figures(ModelCost(body=10**6, head=10**5, weight_bytes=4, kv_bytes=1000))
+    figures = totals.figures(ModelCost(body=10**6, head=10**5, weight_bytes=4_400_000, kv_bytes=1000))
     assert (figures["steps"], figures["decode_steps"]) == (3, 2)
     assert figures["step_ms"] == pytest.approx(310)
     assert figures["forward_ms"] == pytest.approx(300)
@@ -108,18 +108,13 @@ def weights(**shapes: tuple[int, ...]) -> WeightFiles:
     return WeightFiles((Path("m"),), total, 0, "BF16", b"", shapes)
 
 
-def test_an_embedding_is_read_only_where_it_is_the_head_too() -> None:
-    tied = ModelCost.of(weights(embed=(100, 8), layer=(8, 8), norm=(8,)), {"vocab_size": 100}, weight_bytes=4, kv_bytes=0)
+def test_an_embedding_is_multiplied_with_only_where_it_is_the_head_too() -> None:
+    tied = ModelCost.of(weights(embed=(100, 8), layer=(8, 8), norm=(8,)), {"vocab_size": 100}, weight_bytes=872 * 4, kv_bytes=0)
     assert (tied.body, tied.head, tied.bytes_read(0)) == (72, 800, 872 * 4)
     untied = ModelCost.of(
-        weights(embed=(100, 8), head=(100, 8), layer=(8, 8)), {"text_config": {"vocab_size": 100}}, weight_bytes=2, kv_bytes=3
+        weights(embed=(100, 8), head=(100, 8), layer=(8, 8)), {"text_config": {"vocab_size": 100}}, weight_bytes=864 * 2, kv_bytes=3
     )
     assert (untied.body, untied.head, untied.bytes_read(5)) == (64, 800, 864 * 2 + 15)
-
-
-def test_bytes_of_a_weight() -> None:
-    assert [bytes_of("auto", "BF16", on_cpu=on_cpu) for on_cpu in (True, False)] == [4, 2]
-    assert (bytes_of("auto", "F32", on_cpu=False), bytes_of("float64", "BF16", on_cpu=True)) == (4, 8)
 
 
 # --- the report ----------------------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def test_whatever_the_engine_does_it_adds_up(seed: int, num_actions: int) -> Non
         # Idle ones, whose blocks are those of anybody: what was cached a moment ago may have gone by now.
         num_blocks = harness.scheduler.blocks.pool.num_blocks
         chats += [chat(f"idle{i}", cached_blocks=tuple(rng.sample(range(num_blocks), num_blocks // 2))) for i in range(3)]
-        snapshot = take_snapshot(harness.scheduler, block_bytes=1, steps=(), speeds={})
+        snapshot = take_snapshot(harness.scheduler, code="", block_bytes=1, steps=(), speeds={})
         view = EngineView.of(snapshot, chats, in_view=rng.choice(chats).id)
         view.check()
         for row in view.rows:

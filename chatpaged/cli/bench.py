@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from chatpaged.bench_report import Measured
     from chatpaged.bench_run import OurEngine
     from chatpaged.bench_workloads import Workload
+    from chatpaged.engine.executor import ModelCode
     from chatpaged.engine.llm_engine import LLMEngine
     from chatpaged.local_model import LocalModel
     from chatpaged.messages import ChatMessage
@@ -120,19 +121,19 @@ class Bench:
 
         ceilings = self._ceilings()
         llm = self._stack.enter_context(load_model(self._model, self._config, self._status))
-        ours = self._our_engine(llm, ceilings)
+        ours = self._our_engine(llm)
         for workload in self._workloads:
             ours.check_fits(workload)
         if _TRANSFORMERS in self._asked.vs:
             self._start_transformers()
         machine = describe_machine(self._threads)
-        _write([f"model {self._model.name}", *machine_lines(machine, ceilings), *self._peer_lines()])
+        _write([f"model {self._model.name}", f"runs on {llm.code}", *machine_lines(machine, ceilings), *self._peer_lines()])
         measured = []
         for workload in self._workloads:
             measured.append(self._measure(workload, ours))
             _write(["", *measured[-1].lines(ceilings, llm.scheduler.blocks.pool.num_usable)])
         if self._asked.json_file is not None:
-            self._save(self._asked.json_file, machine, ceilings, measured)
+            self._save(self._asked.json_file, llm.code, machine, ceilings, measured)
 
     # --- before ------------------------------------------------------------------------------------------------------
 
@@ -177,19 +178,17 @@ class Bench:
         finally:
             self._status.clear()
 
-    def _our_engine(self, llm: LLMEngine, ceilings: dict[str, Any] | None) -> OurEngine:
+    def _our_engine(self, llm: LLMEngine) -> OurEngine:
         from chatpaged.bench_run import OurEngine
-        from chatpaged.bench_steps import ModelCost, bytes_of
+        from chatpaged.bench_steps import ModelCost
         from chatpaged.bench_workloads import warm_up
         from chatpaged.engine.tokenizer import read_json
         from chatpaged.engine.weight_files import inspect_weights
 
-        files = inspect_weights(self._model.directory)
-        on_cpu = ceilings is None or ceilings["device"] == "cpu"
         cost = ModelCost.of(
-            files,
+            inspect_weights(self._model.directory),
             read_json(self._model.directory / "config.json"),
-            weight_bytes=bytes_of(self._config.dtype, files.stored_type, on_cpu=on_cpu),
+            weight_bytes=llm.code.weight_bytes,
             kv_bytes=llm.block_bytes / self._config.block_size,
         )
         ours = OurEngine(llm, cost)
@@ -216,7 +215,9 @@ class Bench:
             self._status.clear()
         return measured
 
-    def _save(self, path: Path, machine: dict[str, Any], ceilings: dict[str, Any] | None, measured: Sequence[Measured]) -> None:
+    def _save(
+        self, path: Path, code: ModelCode, machine: dict[str, Any], ceilings: dict[str, Any] | None, measured: Sequence[Measured]
+    ) -> None:
         from chatpaged.paths import write_text
 
         asked = {"repeat": self._asked.repeat, "limit": self._asked.limit, "workloads": list(self._asked.workloads or WORKLOADS)}
@@ -224,6 +225,7 @@ class Bench:
             "machine": machine,
             "ceilings": ceilings,
             "model": {"name": self._model.name, "directory": str(self._model.directory)},
+            "code": asdict(code),
             "options": asked | {"engine": asdict(self._config)},
             "peers": {peer.name: peer.facts for peer in self._peers},
             "workloads": [one.plain() for one in measured],

@@ -89,13 +89,15 @@ def card_text(card: dict[str, Any]) -> str:
 def _engine_lines(engine: dict[str, Any]) -> list[tuple[str, object]]:
     lines: list[tuple[str, object]] = [("supported", "yes" if engine["supported"] else f"no: {engine['reason']}")]
     if "code_path" in engine:
-        lines += [("code path", engine["code_path"]), ("attention", f"{engine['attention']}: {engine['attention_reason']}")]
+        because = f": {engine['code_reason']}" if engine["code_reason"] else ""
+        lines += [("code path", f"{engine['code_path']}{because}"), ("attention", f"{engine['attention']}: {engine['attention_reason']}")]
     if "kv_bytes_per_token" in engine:
         block = f"{_bytes(engine['kv_bytes_per_block'])} a block of {engine['block_size']}"
         guessed = "" if engine["kv_measured"] else "about "  # from the configuration alone
-        lines.append(("KV memory", f"{guessed}{_bytes(engine['kv_bytes_per_token'])} a token, {block}"))
-    if "dtype" in engine:
-        lines.append(("weights", f"{_bytes(engine['weight_bytes'])} as {engine['dtype']} on {engine['device']}"))
+        lines.append(("KV memory", f"{guessed}{_bytes(engine['kv_bytes_per_token'])} a token as {engine['kv_dtype']}, {block}"))
+    if "weights" in engine:
+        because = f": {engine['weights_reason']}" if engine["weights_reason"] else ""
+        lines.append(("weights", f"{_bytes(engine['weight_bytes'])} as {engine['weights']} on {engine['device']}{because}"))
     if "kv_tokens" in engine:
         pool = f"{engine['kv_tokens']:,} tokens in {engine['kv_blocks']:,} blocks"
         lines.append(("fits here", f"{pool}, of {_bytes(engine['free_memory'])} free memory"))

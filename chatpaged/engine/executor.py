@@ -34,8 +34,34 @@ class StepResult:
     sample: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCode:
+    """What a model runs on, for people: figures mean nothing without it.
+
+    Attributes:
+        name: the code, such as "native AVX-512" or "transformers".
+        weights: how weights are stored: "int4", "float32", ...; empty without any.
+        kv: likewise keys and values.
+        weight_bytes: of the weights that a decode step reads.
+    """
+
+    name: str
+    weights: str = ""
+    kv: str = ""
+    weight_bytes: int = 0
+
+    def __str__(self) -> str:
+        if self.weights == self.kv:
+            return f"{self.name} · {self.weights}" if self.weights else self.name
+        return f"{self.name} · {self.weights} weights · {self.kv} KV"
+
+
 class ModelExecutor(Protocol):
     """A model with its KV pool."""
+
+    @property
+    def code(self) -> ModelCode:
+        """What it runs on."""
 
     @property
     def num_blocks(self) -> int:

@@ -25,7 +25,7 @@ from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
 from chatpaged.engine.block_manager import BlockManager, PrefixKeys
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
-from chatpaged.engine.executor import NO_TOKEN, ModelExecutor, StepResult
+from chatpaged.engine.executor import NO_TOKEN, ModelCode, ModelExecutor, StepResult
 from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.limits import check_request
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
@@ -353,7 +353,7 @@ class LLMEngine:
         """Everything a memory panel needs, as it is between two steps."""
         now = time.perf_counter()
         speeds = {sequence.seq_id: self._clocks[sequence.group.request_id].speed(sequence, now) for sequence in self.scheduler.running}
-        return take_snapshot(self.scheduler, block_bytes=self.block_bytes, steps=tuple(self._steps), speeds=speeds)
+        return take_snapshot(self.scheduler, code=str(self.code), block_bytes=self.block_bytes, steps=tuple(self._steps), speeds=speeds)
 
     def prefix_keys(self, token_ids: Sequence[int], salt: bytes = b"") -> PrefixKeys:
         """What a token sequence is found under in the prefix cache: computed once, it makes asking `cached_blocks` cheap."""
@@ -368,6 +368,11 @@ class LLMEngine:
         """
         keys = tokens if isinstance(tokens, PrefixKeys) else self.prefix_keys(tokens, salt)
         return self.scheduler.blocks.cached_blocks(keys)
+
+    @property
+    def code(self) -> ModelCode:
+        """What the model runs on."""
+        return self._executor.code
 
     @property
     def block_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from chatpaged.engine.executor import StepResult
+from chatpaged.engine.executor import ModelCode, StepResult
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 
 Script = Callable[[ScheduledRow, SampleRow], int]
@@ -39,6 +39,7 @@ class ScriptedExecutor:
             stop_token_ids: end tokens of the pretended model.
         """
         self._script = script
+        self.code = ModelCode(name="scripted")
         self.num_blocks = num_blocks
         self.block_bytes = 1
         self.vocab_size = vocab_size

@@ -82,6 +82,7 @@ class EngineSnapshot:
     blocks of the sequences are exactly the used and the shared ones.
 
     Attributes:
+        code: what the model runs on; see `ModelCode`.
         block_size: tokens a block holds.
         block_bytes: bytes a block takes on the device.
         block_states: a `BlockState` for each block.
@@ -97,6 +98,7 @@ class EngineSnapshot:
         steps: the last steps, oldest first.
     """
 
+    code: str
     block_size: int
     block_bytes: int
     block_states: bytes
@@ -127,11 +129,14 @@ class EngineSnapshot:
         return self.counters["prefix_hit_tokens"] / max(1, self.counters["prefix_query_tokens"])
 
 
-def take_snapshot(scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float]) -> EngineSnapshot:
+def take_snapshot(
+    scheduler: Scheduler, *, code: str, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float]
+) -> EngineSnapshot:
     """Looks at everything between two steps. Cheap enough to be asked several times a second: no loop over blocks in Python.
 
     Args:
         scheduler: the queues, and through them the blocks.
+        code: what the model runs on.
         block_bytes: bytes a block takes on the device.
         steps: the last steps.
         speeds: tokens a second for each `seq_id`.
@@ -140,6 +145,7 @@ def take_snapshot(scheduler: Scheduler, *, block_bytes: int, steps: Items[StepTi
     states = blocks.pool.states
     used, shared = states.count(BlockState.USED), states.count(BlockState.SHARED)
     return EngineSnapshot(
+        code=code,
         block_size=blocks.block_size,
         block_bytes=block_bytes,
         block_states=states,

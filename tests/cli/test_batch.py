@@ -251,6 +251,8 @@ def test_resume_without_an_output_starts(model: Path, rows: Path, tmp_path: Path
         (("-s", "Be brief."), 'system was null and is "Be brief."'),
         (("--ordered",), "ordered was false and is true"),
         (("--text",), "text was false and is true"),
+        (("--quantize", "int8"), 'quantize was "auto" and is "int8"'),
+        (("--kv-dtype", "fp32"), 'kv_dtype was "auto" and is "fp32"'),
     ],
 )
 def test_other_values_than_before(model: Path, rows: Path, tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:

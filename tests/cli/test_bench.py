@@ -53,13 +53,14 @@ def test_without_arguments_all_three_are_run(model: Path, tmp_path: Path) -> Non
     result = bench(model, "--json", out, "--kv-blocks", 4000, "--repeat", 2, "--limit", 3)
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[0] == "model tiny"
-    assert lines[2] == "cpu: reads 20.0 GB/s, multiplies float32 matrices with 60.0 GFLOP/s"
+    assert lines[:2] == ["model tiny", "runs on scripted"]
+    assert lines[3] == "cpu: reads 20.0 GB/s, multiplies float32 matrices with 60.0 GFLOP/s"
     assert [line[:3] for line in lines if line[:3] in {"w1:", "w2:", "w3:"}] == ["w1:", "w2:", "w3:"]
     assert any(line.startswith("medians of 2 passes; ") for line in lines)
     assert "\x1b" not in result.out
     told = json.loads(out.read_text())
-    assert sorted(told) == ["ceilings", "machine", "model", "options", "peers", "workloads"]
+    assert sorted(told) == ["ceilings", "code", "machine", "model", "options", "peers", "workloads"]
+    assert told["code"] == {"name": "scripted", "weights": "", "kv": "", "weight_bytes": 0}
     assert (told["ceilings"], told["options"]["limit"], told["options"]["engine"]["kv_blocks"]) == (CEILINGS, 3, 4000)
     assert [(one["name"], one["chats"], one["replies"]) for one in told["workloads"]] == [("w1", 1, 1), ("w2", 3, 3), ("w3", 3, 9)]
     (engine,) = told["workloads"][2]["engines"]

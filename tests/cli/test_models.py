@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -180,11 +181,18 @@ def test_show(starter_model: Path) -> None:
     assert card["special_tokens"]["<|im_end|>"] == 2
     assert card["stop_token_ids"] == [2]
     assert card["engine"]["supported"] is True
-    assert card["engine"]["kv_bytes_per_token"] == 45 * 1024
+    assert card["engine"]["kv_bytes_per_token"] == 45 * 1024 // 2  # fp16
+    assert (card["engine"]["weights"], card["engine"]["kv_dtype"]) == ("int4", "fp16")
     assert card["engine"]["kv_tokens"] == 160
     text = models("show", str(starter_model)).out
-    assert "LlamaForCausalLM of transformers, through AttentionInterface" in text
-    assert "45.0 KiB a token, 720.0 KiB a block of 16" in text
+    assert "code path          native " in text
+    assert "attention          native_paged: it reads keys and values where they lie\n" in text
+    assert "22.5 KiB a token as fp16, 360.0 KiB a block of 16\n" in text
+    assert "as int4 on cpu: the weights are of 4 bits already: nothing is lost\n" in text
+    wide = models("show", str(starter_model), "--dtype", "float64").out
+    assert "code path          torch decoder: its arithmetic is float32, not float64\n" in wide
+    assert "90.0 KiB a token as float64, " in wide
+    assert re.search(r"^weights +1\.0 GiB as float64 on cpu$", wide, re.MULTILINE)
     assert models("show", str(starter_model), "--template").out.rstrip("\n") == (starter_model / "chat_template.jinja").read_text().rstrip(
         "\n"
     )

@@ -55,7 +55,7 @@ def test_a_snapshot_is_what_the_plain_way_finds(seed: int, num_actions: int) -> 
     harness = random_harness(rng)
     for _ in range(num_actions):
         act(harness, rng)
-        snapshot = take_snapshot(harness.scheduler, block_bytes=0, steps=(), speeds={})
+        snapshot = take_snapshot(harness.scheduler, code="", block_bytes=0, steps=(), speeds={})
         check_against_the_plain_way(snapshot, harness.scheduler)
         assert snapshot.tier_blocks == harness.scheduler.blocks.num_tier_blocks
 

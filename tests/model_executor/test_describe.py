@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from chatpaged.engine.model_executor import kv_cache, model_runner
 from chatpaged.engine.model_executor.describe import describe
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.engine.model_executor.models.hf import HFModel
-from tests.model_executor.tiny_models import FAMILIES, OTHER_FAMILIES
+from chatpaged.engine.model_executor.models.loader import TorchStepModel
+from tests.model_executor.tiny_models import DENSE_FAMILIES, FAMILIES, OTHER_FAMILIES
 
 FREE = 50 * 2**20
 
@@ -30,20 +32,68 @@ def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "free_memory", lambda _: FREE)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *OTHER_FAMILIES])
-def test_what_is_told_is_what_is_loaded(family: str, model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+ALL = [*FAMILIES, *OTHER_FAMILIES]
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        *((family, {}) for family in ALL),
+        *((family, {"code_path": "universal"}) for family in ALL),
+        *((family, {"code_path": "dense"}) for family in DENSE_FAMILIES),
+        *((family, {"kv_dtype": "int8", "quantize": "int4"}) for family in DENSE_FAMILIES),
+        ("llama", {"kv_dtype": "fp32"}),
+        ("llama", {"dtype": "float32"}),
+        ("llama", {"dtype": "bfloat16"}),
+    ],
+)
+def test_what_is_told_is_what_is_loaded(
+    family: str, options: dict[str, Any], model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = model_directory(family)
-    told = describe(directory, EngineConfig(block_size=8))
+    config = EngineConfig(block_size=8, **options)
+    told = describe(directory, config)
     assert told["supported"] is True
-    assert told["attention"] == "torch_paged"
     # When the pool is made the weights have been loaded: less is free.
     monkeypatch.setattr(kv_cache, "free_memory", lambda _: FREE - told["weight_bytes"])
-    runner = ModelRunner.load(directory, EngineConfig(block_size=8))
-    assert told["model_class"] == type(runner._model._model).__name__
+    runner = ModelRunner.load(directory, config)
+    code = runner.code
+    assert (told["weights"], told["kv_dtype"]) == (code.weights, code.kv)
+    if runner.path.kind == "universal":
+        assert isinstance(runner._model, TorchStepModel)
+        model = runner._model._model
+        assert isinstance(model, HFModel)
+        assert told["model_class"] == type(model._model).__name__
+        assert told["code_path"] == f"{told['model_class']} of transformers, through AttentionInterface"
+        assert family not in DENSE_FAMILIES or options == {"code_path": "universal"}
+    else:
+        assert told["code_path"] == code.name
+        assert family in DENSE_FAMILIES
+    is_native = runner.path.kind == "native"
+    assert told["attention"] == ("native_paged" if is_native else "torch_paged")
+    # One of the two is told: why it is not native, or why its weights are as they are.
+    assert (told["code_reason"], told["weights_reason"]) == (("", runner.path.reason) if is_native else (runner.path.reason, ""))
+    assert runner.path.reason
     assert told["kv_measured"]
     assert told["kv_bytes_per_block"] == runner.block_bytes == 8 * told["kv_bytes_per_token"]
     assert told["kv_blocks"] == runner.num_blocks - 1
     assert told["kv_tokens"] == 8 * told["kv_blocks"]
+
+
+def test_reasons(model_directory: Callable[[str], Path]) -> None:
+    told = {family: describe(model_directory(family), EngineConfig()) for family in ("llama", "gpt2")}
+    assert told["llama"]["weights_reason"] == "within 1 % of float32's perplexity"
+    assert told["gpt2"]["code_reason"] == "GPT2LMHeadModel is none of the dense decoder's"
+    asked = describe(model_directory("llama"), EngineConfig(quantize="int4"))
+    assert (asked["weights"], asked["weights_reason"]) == ("int4", "asked for")
+    assert asked["weight_bytes"] < told["llama"]["weight_bytes"]
+    wide = describe(model_directory("llama"), EngineConfig(dtype="float64"))
+    assert wide["code_reason"] == "its arithmetic is float32, not float64"
+    refused = describe(model_directory("gpt2"), EngineConfig(quantize="int8"))
+    assert refused["supported"] is False
+    assert refused["reason"].startswith("--quantize int8 needs the native dense decoder, which cannot run this: GPT2LMHeadModel")
+    long = describe(model_directory("llama"), EngineConfig(max_model_len=100_000))
+    assert "is more than the model's context" in long["reason"]
 
 
 def test_options_count(model_directory: Callable[[str], Path]) -> None:
@@ -56,9 +106,10 @@ def test_a_model_that_looks_at_values_is_still_described(model_directory: Callab
     def fail(_: object) -> None:
         raise NotImplementedError("aten::nonzero on meta")
 
-    measured = describe(model_directory("llama"), EngineConfig())
+    config = EngineConfig(code_path="universal")
+    measured = describe(model_directory("llama"), config)
     monkeypatch.setattr(HFModel, "geometry", fail)
-    told = describe(model_directory("llama"), EngineConfig())
+    told = describe(model_directory("llama"), config)
     assert (measured["kv_measured"], told["kv_measured"]) == (True, False)
     assert told["kv_bytes_per_block"] == measured["kv_bytes_per_block"]
 

@@ -15,6 +15,7 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor import kv_cache, model_runner
 from chatpaged.engine.model_executor.model_runner import ModelRunner, choose_device
+from chatpaged.engine.model_executor.models import loader
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.errors import InvalidRequestError, MemoryBudgetError, ModelError
 from tests.model_executor.harness import load_reference
@@ -66,9 +67,11 @@ def test_what_the_engine_is_told(directory: Path) -> None:
     config = EngineConfig(device="cpu", threads=2, kv_blocks=20)
     runner = ModelRunner.load(directory, config, progress=told.append)
     assert torch.get_num_threads() == 2
-    assert told == ["loading weights"]
+    assert told[0] == "loading weights"
+    assert runner.code.name.startswith("native ")
+    assert (runner.code.weights, runner.code.kv) == ("int8", "fp16")
     assert (runner.num_blocks, runner.vocab_size, runner.max_model_len) == (21, VOCAB_SIZE, CONTEXT)
-    assert runner.block_bytes == 2 * 2 * 16 * 2 * 8 * 4  # layers, keys and values, tokens, heads, dimensions, bytes
+    assert runner.block_bytes == 2 * 2 * 16 * 2 * 16 * 2  # layers, keys and values, tokens, heads, dimensions padded to 16, bytes
     assert runner.stop_token_ids == {END}
     assert runner.max_num_batched_tokens == 256
 
@@ -104,17 +107,20 @@ def test_no_directory_and_no_configuration(directory: Path, tmp_path: Path) -> N
 
 def test_c15_too_little_memory_for_the_weights(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_runner, "free_memory", lambda _: 1000)
-    monkeypatch.setattr(model_runner, "load_hf_model", pytest.fail)
-    with pytest.raises(MemoryBudgetError, match=r"^the model .* needs [\d.]+ KiB, 1000 B are free; use a smaller model or another --dtype"):
-        load(directory)
+    monkeypatch.setattr(model_runner, "load_model", pytest.fail)
+    for options, advice in (({}, "use a smaller model or another --dtype"), ({"dtype": "auto"}, "use a smaller model or --quantize int4")):
+        with pytest.raises(MemoryBudgetError, match=rf"^the model .* needs [\d.]+ KiB, 1000 B are free; {advice}$"):
+            load(directory, **options)
 
 
 def test_c15_too_little_memory_for_the_pool(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache, "free_memory", lambda _: 2**20)
-    monkeypatch.setattr(model_runner, "KVCache", pytest.fail)
-    with pytest.raises(MemoryBudgetError, match=r"needs 900\.0 GiB, 1\.0 MiB are free; .* is --kv-blocks 127 ") as refused:
-        LLMEngine.from_pretrained(directory, EngineConfig(device="cpu", dtype="float64", threads=1, kv_memory=900 * 2**30))
-    assert refused.value.exit_code == 5
+    for pool in ("KVCache", "NativeKVCache"):
+        monkeypatch.setattr(loader, pool, pytest.fail)
+    for dtype, blocks in (("float64", 127), ("auto", 255)):
+        with pytest.raises(MemoryBudgetError, match=rf"needs 900\.0 GiB, 1\.0 MiB are free; .* is --kv-blocks {blocks} ") as refused:
+            LLMEngine.from_pretrained(directory, EngineConfig(device="cpu", dtype=dtype, threads=1, kv_memory=900 * 2**30))
+        assert refused.value.exit_code == 5
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------------

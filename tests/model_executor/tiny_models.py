@@ -114,6 +114,10 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 OTHER_FAMILIES: dict[str, Callable[[], Any]] = {"gemma2": _gemma2, "deepseek_v3": _deepseek_v3, "deepseek_v2": _deepseek_v2, "gpt2": _gpt2}
 
 
+DENSE_FAMILIES = ("llama", "qwen3", "gemma3_text", "mistral", "gemma2")
+"""Those of both that the dense decoder runs."""
+
+
 def build_tokenizer() -> tokenizers.Tokenizer:
     """A byte-level BPE tokenizer that fills the vocabulary."""
     tokenizer = tokenizers.Tokenizer(models.BPE())

@@ -18,6 +18,7 @@ from chatpaged.ui.widgets.engine_panel import EnginePanel
 from tests.engine.test_llm_engine import engine_of
 
 SYSTEM = "You are a helpful assistant. " * 4
+CODE = "native AVX-512 · int4 weights · fp16 KV"
 STEP = StepTiming(
     schedule=0.0004,
     operations=0.0001,
@@ -40,13 +41,13 @@ TITLES = (
 
 
 def steady(snapshot: EngineSnapshot) -> EngineSnapshot:
-    """A snapshot without what the clock says: the same work gives the same picture."""
+    """A snapshot without what the clock says, of a model: the same work gives the same picture."""
     steps = tuple(
         replace(STEP, num_seqs=step.num_seqs, num_tokens=step.num_tokens, num_decode_tokens=step.num_decode_tokens)
         for step in snapshot.steps
     )
     sequences = tuple(replace(sequence, tokens_per_second=18.5 if sequence.tokens_per_second else 0.0) for sequence in snapshot.sequences)
-    return replace(snapshot, steps=steps, sequences=sequences, block_bytes=720 * 1024)
+    return replace(snapshot, code=CODE, steps=steps, sequences=sequences, block_bytes=720 * 1024)
 
 
 def work(num_blocks: int = 161, *, max_num_seqs: int = 4, steps: int = 70) -> tuple[LLMEngine, list[ChatFacts]]:

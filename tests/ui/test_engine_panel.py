@@ -27,7 +27,7 @@ from chatpaged.ui.widgets.chat_table import ChatTable
 from chatpaged.ui.widgets.engine_panel import EnginePanel
 from tests.engine.test_llm_engine import engine_of
 from tests.ui.conftest import Snapshot
-from tests.ui.engine_scene import SYSTEM, PanelApp, ScreenApp, scene, steady, work
+from tests.ui.engine_scene import CODE, SYSTEM, PanelApp, ScreenApp, scene, steady, work
 from tests.ui.snapshots import until
 
 Test = Callable[[Pilot[Any]], Coroutine[Any, Any, None]]
@@ -114,7 +114,7 @@ def test_a_view_that_comes_before_the_panel_is_on_the_screen_is_shown_when_it_is
     app.panel.show(scene())
 
     async def test(_: Pilot[Any]) -> None:
-        assert part(app, "status")[0] == "4 running  2 waiting  0 preempted"
+        assert part(app, "status") == ["4 running  2 waiting  0 preempted", "55.5 tok/s", CODE]
 
     run(app, test)
 
@@ -125,7 +125,7 @@ def test_an_idle_engine_shows_zeros() -> None:
     async def test(pilot: Pilot[Any]) -> None:
         app.panel.show(EngineView.of(engine_of().snapshot(), ()))
         await pilot.pause()
-        assert part(app, "status") == ["0 running  0 waiting  0 preempted", "0.0 tok/s"]
+        assert part(app, "status") == ["0 running  0 waiting  0 preempted", "0.0 tok/s", "scripted"]
         assert "No chat is open." in part(app, "chats")
         assert part(app, "split")[0].endswith("no step yet")
         assert part(app, "batch")[0].startswith("Batch size 0")

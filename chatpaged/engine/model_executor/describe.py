@@ -1,27 +1,33 @@
 """`python -m chatpaged.engine.model_executor.describe DIRECTORY [OPTIONS as JSON]`: how a model would run here, as JSON.
 
-The model is built without its weights, by the same code that would run it; so what is refused here is what would be refused.
+The code is chosen as the engine chooses it. A model of transformers is built without its weights, by the same code that would run it;
+so what is refused here is what would be refused.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.attention.native_paged import NativePagedAttention
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
-from chatpaged.engine.model_executor.kv_cache import KVLayout, choose_num_blocks
+from chatpaged.engine.model_executor.kv_cache import BlockLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
+from chatpaged.engine.model_executor.models.code_path import choose_code
+from chatpaged.engine.model_executor.models.dense import choose_context
+from chatpaged.engine.model_executor.models.dense_config import DenseConfig
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, named_context, silence_transformers
-from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit
-from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
-from chatpaged.engine.model_executor.models.support import text_config
+from chatpaged.engine.model_executor.models.loader import torch_kv_layout
+from chatpaged.engine.model_executor.models.native_dense import native_kv_layout
+from chatpaged.engine.model_executor.native.library import instruction_sets
+from chatpaged.engine.model_executor.native_kv_cache import NativeKVLayout
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory, model_name
 from chatpaged.errors import ChatpagedError
@@ -37,7 +43,6 @@ def describe(directory: Path, options: EngineConfig) -> dict[str, Any]:
     Returns:
         Plain values by name; with `supported` false there is a `reason`, and what could not be found out is missing.
     """
-    silence_transformers()
     found: dict[str, Any] = {"supported": True}
     try:
         _describe(directory, options, found)
@@ -46,65 +51,91 @@ def describe(directory: Path, options: EngineConfig) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What decides how much memory keys and values take.
+
+    Attributes:
+        geometry: what each layer stores.
+        measured: whether that is certain, not guessed from the configuration.
+        context: longest sequence.
+    """
+
+    geometry: KVGeometry
+    measured: bool
+    context: int
+
+
 def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> None:
     files = check_directory(directory)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device, stored_dtype(files.stored_type))
-    found |= {"device": device.type, "dtype": str(dtype).removeprefix("torch."), "weight_bytes": files.num_parameters * dtype.itemsize}
-    remote = needs_remote_code(directory, trusted=options.trust_remote_code)
-    config = load_checked_config(directory, files, remote=remote)
-    model = build_without_weights(config, remote_model_class(config, directory) if remote else None, directory)
-    check_fit(model, directory, files)
-    text = text_config(config)
-    context = options.max_model_len or named_context(config) or 1
+    found |= {"device": device.type, "dtype": str(dtype).removeprefix("torch.")}
+    path = choose_code(directory, files, options, device, dtype)
+    is_native = path.kind == "native"
+    code = path.code(instruction_sets()[0] if is_native else "")
+    weights = path.weight_bytes(files.num_parameters)
+    found |= {"weights": code.weights, "weights_reason": path.reason if is_native else "", "weight_bytes": weights}
+    shape = _universal_shape(directory, files, options, found) if path.config is None else _dense_shape(path.config, options)
+    layout: BlockLayout
+    if path.config is not None and is_native:
+        layout = native_kv_layout(path.config, options.block_size, path.kv_dtype)
+    else:
+        layout = torch_kv_layout(shape.geometry, path, options, device)
+    attends_natively = isinstance(layout, NativeKVLayout)
     found |= {
-        "model_class": type(model).__name__,
-        "code_path": f"{type(model).__name__} of {'the model itself' if remote else 'transformers'}, through AttentionInterface",
-        "attention": TorchPagedAttention.__module__.rpartition(".")[2],
-        "attention_reason": "the backend for every device; there is no faster one yet",
-    }
-    geometry, measured = _geometry(HFModel(model, context), text)
-    layout = KVLayout(
-        num_layers=geometry.num_layers,
-        block_size=options.block_size,
-        kv_heads=geometry.kv_heads,
-        head_dim=geometry.head_dim,
-        dtype=dtype,
-    )
-    found |= {
-        "kv_layers": geometry.num_layers,
-        "kv_heads": geometry.kv_heads,
-        "kv_head_dim": geometry.head_dim,
-        "kv_measured": measured,
+        "code_path": found.get("code_path", code.name),
+        "code_reason": "" if is_native else path.reason,
+        "attention": (NativePagedAttention if attends_natively else TorchPagedAttention).__module__.rpartition(".")[2],
+        "attention_reason": "it reads keys and values where they lie" if attends_natively else "for all that the native one does not do",
+        "kv_dtype": code.kv,
+        "kv_layers": shape.geometry.num_layers,
+        "kv_heads": shape.geometry.kv_heads,
+        "kv_head_dim": shape.geometry.head_dim,
+        "kv_measured": shape.measured,
         "block_size": layout.block_size,
         "kv_bytes_per_block": layout.block_bytes,
         "kv_bytes_per_token": layout.block_bytes // layout.block_size,
     }
-    found |= _room(directory, files, layout, options, device, context)
+    free = free_memory(device)
+    require_memory(f"the model {model_name(directory)}", weights, free, path.advice)
+    # By the engine's own rule.
+    blocks = choose_num_blocks(layout, options, device, shape.context, available=free - weights)
+    found |= {"free_memory": free, "kv_blocks": blocks - 1, "kv_tokens": (blocks - 1) * layout.block_size}
 
 
-def _geometry(model: HFModel, text: Any) -> tuple[KVGeometry, bool]:
-    """What each layer stores, and whether that was learnt by running a token."""
+def _dense_shape(config: DenseConfig, options: EngineConfig) -> _Shape:
+    geometry = KVGeometry(config.num_layers, config.num_kv_heads, config.head_dim)
+    return _Shape(geometry, measured=True, context=choose_context(config, options.max_model_len))
+
+
+def _universal_shape(directory: Path, files: WeightFiles, options: EngineConfig, found: dict[str, Any]) -> _Shape:
+    # Importing transformers takes seconds, which the other paths do not need.
+    from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, named_context, silence_transformers  # noqa: PLC0415
+    from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit  # noqa: PLC0415
+    from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class  # noqa: PLC0415
+    from chatpaged.engine.model_executor.models.support import text_config  # noqa: PLC0415
+
+    silence_transformers()
+    remote = needs_remote_code(directory, trusted=options.trust_remote_code)
+    config = load_checked_config(directory, files, remote=remote)
+    model = build_without_weights(config, remote_model_class(config, directory) if remote else None, directory)
+    check_fit(model, directory, files)
+    context = options.max_model_len or named_context(config) or 1
+    name = type(model).__name__
+    found["model_class"] = name
+    found["code_path"] = f"{name} of {'the model itself' if remote else 'transformers'}, through AttentionInterface"
     try:
         with torch.inference_mode():
-            return model.geometry(), True
+            return _Shape(HFModel(model, context).geometry(), measured=True, context=context)
     except ChatpagedError:
         raise
     except Exception:  # noqa: BLE001 - some layers look at values, which a model without weights has not
+        text = text_config(config)
         heads = text.num_attention_heads
         dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-        return KVGeometry(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim), False
-
-
-def _room(
-    directory: Path, files: WeightFiles, layout: KVLayout, options: EngineConfig, device: torch.device, context: int
-) -> dict[str, Any]:
-    """How many blocks and tokens the pool would have here, by the engine's own rule."""
-    free = free_memory(device)
-    weights = files.num_parameters * layout.dtype.itemsize
-    require_memory(f"the model {model_name(directory)}", weights, free, "use a smaller model or another --dtype")
-    blocks = choose_num_blocks(layout, options, device, context, available=free - weights)
-    return {"free_memory": free, "kv_blocks": blocks - 1, "kv_tokens": (blocks - 1) * layout.block_size}
+        geometry = KVGeometry(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim)
+        return _Shape(geometry, measured=False, context=context)
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self._device = device
         self.path = path
+        self.code = path.code(model.instruction_set, model.weight_bytes)
         self.fingerprint = fingerprint
         self.num_blocks = kv_cache.num_blocks
         self.block_bytes = kv_cache.layout.block_bytes
@@ -57,7 +58,7 @@ class ModelRunner:
         files = check_directory(directory)
         path = choose_code(directory, files, config, device, choose_dtype(config.dtype, device, stored_dtype(files.stored_type)))
         needed = path.weight_bytes(files.num_parameters)
-        require_memory(f"the model {model_name(directory)}", needed, free_memory(device), "use a smaller model or another --dtype")
+        require_memory(f"the model {model_name(directory)}", needed, free_memory(device), path.advice)
         tell("loading weights")
         with torch.inference_mode():
             loaded = load_model(directory, files, path, config, device, tell)

@@ -1,4 +1,4 @@
-"""Who runs, who waits, and how fast it goes, on one line."""
+"""Who runs, who waits, and how fast it goes, on one line; below it what the model runs on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.segment import Segment
 
 from chatpaged.engine.sequence import SequenceStatus
 from chatpaged.engine_view import EngineView
-from chatpaged.ui.short_texts import short_speed
+from chatpaged.ui.short_texts import fitted, short_speed
 from chatpaged.ui.widgets.lines import Line, Lines
 
 
 class EngineStatus(Lines):
-    """Counts of sequences, and tokens a second."""
+    """Counts of sequences, tokens a second, and the code."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"engine-status--number", "engine-status--text", "engine-status--alarm"}
     DEFAULT_CSS = """
@@ -28,12 +28,12 @@ class EngineStatus(Lines):
         self._view: EngineView | None = None
 
     def show(self, view: EngineView) -> None:
-        """Shows counts."""
+        """Shows all of it."""
         self._view = view
         self.renew()
 
     def lines(self, width: int) -> Iterable[Line]:
-        """One line; the speed gets a line of its own where there is no room."""
+        """Two lines; the speed gets a line of its own where there is no room."""
         if self._view is None:
             return
         view = self._view
@@ -54,3 +54,4 @@ class EngineStatus(Lines):
         else:
             yield counts
             yield speed
+        yield (Segment(fitted(view.snapshot.code, width), text),)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.executor import ModelCode
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
@@ -53,6 +54,13 @@ class CodePath:
         """Type of the weights, in a word."""
         return _DTYPE_NAMES[self.dtype] if self.quantize == "none" else self.quantize
 
+    @property
+    def advice(self) -> str:
+        """What to do where the weights do not fit."""
+        if self.kind == "native" and self.quantize != "int4":
+            return "use a smaller model or --quantize int4"
+        return "use a smaller model" if self.kind == "native" else "use a smaller model or another --dtype"
+
     def weight_bytes(self, num_parameters: int) -> int:
         """Memory that the weights take, about."""
         if self.kind == "native":
@@ -60,8 +68,21 @@ class CodePath:
         return num_parameters * self.dtype.itemsize
 
     def universal(self, reason: str) -> CodePath:
-        """The same on the universal path."""
-        return replace(self, kind="universal", reason=reason, config=None)
+        """The same on the universal path, where nothing is quantised."""
+        return replace(self, kind="universal", reason=reason, quantize="none", kv_dtype=_DTYPE_NAMES[self.dtype], config=None)
+
+    def code(self, instruction_set: str, weight_bytes: int = 0) -> ModelCode:
+        """This, for people.
+
+        Args:
+            instruction_set: that of the native kernels; on other paths, that of the attention, empty where that is torch's.
+            weight_bytes: see `ModelCode`.
+        """
+        if self.kind == "native":
+            return ModelCode(name=f"native {instruction_set}", weights=self.weights, kv=self.kv_dtype, weight_bytes=weight_bytes)
+        name = ("torch decoder" if self.kind == "dense" else "transformers") + (", native attention" if instruction_set else "")
+        dtype = str(self.dtype).removeprefix("torch.")
+        return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes)
 
 
 def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, device: torch.device, dtype: torch.dtype) -> CodePath:

@@ -17,6 +17,7 @@ Where numbers are rounded is the same as in transformers' classes, so that both 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ from chatpaged.engine.model_executor.models.few_rows import few_rows_product
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.rope_table import RopeTable, rope_table, rotate
 from chatpaged.engine.tokenizer import read_json
-from chatpaged.errors import InvalidRequestError, ModelError
+from chatpaged.errors import InvalidRequestError
 
 _Rotation = tuple[torch.Tensor, torch.Tensor]
 
@@ -64,6 +65,13 @@ class DenseModel:
         scale = config.embedding_scale
         self._embedding_scale = float(torch.tensor(scale, dtype=dtype)) if config.embedding_scale_rounded else scale
 
+    @property
+    def weight_bytes(self) -> int:
+        """See `StepModel.weight_bytes`."""
+        weights = self._weights
+        layers = (getattr(layer, field.name) for layer in weights.layers for field in fields(layer))
+        return sum(tensor.nbytes for tensor in (*layers, weights.final_norm, weights.lm_head) if tensor is not None)
+
     def geometry(self) -> KVGeometry:
         """What the layers store. Runs one token through the model to see that its weights are sound.
 
@@ -74,7 +82,7 @@ class DenseModel:
         with torch.inference_mode(), forward_context(_OwnValue()):
             logits = self.forward(token, token, token)
         if not bool(logits.isfinite().all()):
-            raise ModelError("this model computes no numbers (NaN or infinity): damaged weights, or a --dtype that is too narrow")
+            raise NotDenseError("this model computes no numbers (NaN or infinity): damaged weights, or a --dtype that is too narrow")
         return KVGeometry(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, logits_rows: torch.Tensor) -> torch.Tensor:

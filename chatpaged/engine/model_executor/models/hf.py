@@ -75,6 +75,13 @@ class HFModel:
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    @property
+    def weight_bytes(self) -> int:
+        """See `StepModel.weight_bytes`; of experts it is more than is read."""
+        total = sum(parameter.nbytes for parameter in self._model.parameters())
+        embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
+        return int(total if embedding is None or embedding.weight is head.weight else total - embedding.weight.nbytes)
+
     def geometry(self) -> KVGeometry:
         """Learns from a few tokens what each layer stores, whatever the model is.
 

@@ -53,6 +53,14 @@ class StepModel(Protocol):
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """Draws a token for each sample from its row of the logits; `NO_TOKEN` where they are not numbers. See `sampler.sample`."""
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weights that a decode step reads: all but the embedding, unless it is the output layer as well."""
+
+    @property
+    def instruction_set(self) -> str:
+        """What native kernels run on; empty without any."""
+
     def close(self) -> None:
         """Lets go of threads and memory."""
 
@@ -61,6 +69,9 @@ class _TorchModel(Protocol):
     vocab_size: int
     max_model_len: int
     stop_token_ids: frozenset[int]
+
+    @property
+    def weight_bytes(self) -> int: ...
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, logits_rows: torch.Tensor) -> torch.Tensor: ...
 
@@ -75,6 +86,8 @@ class TorchStepModel:
         self.vocab_size = model.vocab_size
         self.max_model_len = model.max_model_len
         self.stop_token_ids = model.stop_token_ids
+        self.weight_bytes = model.weight_bytes
+        self.instruction_set = team.instruction_set if team is not None else ""
 
     def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """See `StepModel.forward`."""
@@ -170,25 +183,24 @@ def can_attend_natively(geometry: KVGeometry, path: CodePath, options: EngineCon
 
 
 def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
-    geometry = model.geometry()
-    if can_attend_natively(geometry, path, options, device):
-        native = NativeKVLayout(
-            num_layers=geometry.num_layers,
-            block_size=options.block_size,
-            kv_heads=geometry.kv_heads,
-            head_dim=geometry.head_dim,
-            kv_dtype="fp32",
-        )
+    layout = torch_kv_layout(model.geometry(), path, options, device)
+    if isinstance(layout, NativeKVLayout):
         # One thread: torch's own threads still spin after each of its products, and would be in the way of others.
-        return LoadedModel(TorchStepModel(model, Team(1)), native, lambda num_blocks: NativeKVCache(native, num_blocks), path)
-    layout = KVLayout(
-        num_layers=geometry.num_layers,
-        block_size=options.block_size,
-        kv_heads=geometry.kv_heads,
-        head_dim=geometry.head_dim,
-        dtype=path.dtype,
-    )
+        return LoadedModel(TorchStepModel(model, Team(1)), layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
     return LoadedModel(TorchStepModel(model), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path)
+
+
+def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig, device: torch.device) -> KVLayout | NativeKVLayout:
+    """The KV blocks of a model of torch operations: those of the native attention where it can have that."""
+    shape = {
+        "num_layers": geometry.num_layers,
+        "block_size": options.block_size,
+        "kv_heads": geometry.kv_heads,
+        "head_dim": geometry.head_dim,
+    }
+    if can_attend_natively(geometry, path, options, device):
+        return NativeKVLayout(**shape, kv_dtype="fp32")
+    return KVLayout(**shape, dtype=path.dtype)
 
 
 def _load_native(directory: Path, files: WeightFiles, path: CodePath, options: EngineConfig, tell: Callable[[str], None]) -> LoadedModel:

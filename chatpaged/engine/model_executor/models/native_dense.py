@@ -12,7 +12,7 @@ import torch
 from chatpaged.engine.executor import NO_TOKEN
 from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.input_batch import InputBatch, RowSpan
-from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig
+from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig, NotDenseError
 from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseLayer
 from chatpaged.engine.model_executor.models.rope_table import rope_table
 from chatpaged.engine.model_executor.native.arrays import StepArrays
@@ -23,7 +23,7 @@ from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, Nativ
 from chatpaged.engine.model_executor.quantized_weights import load_quantized, quantized_file, save_quantized
 from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
-from chatpaged.errors import MemoryBudgetError, ModelError
+from chatpaged.errors import MemoryBudgetError
 
 FORMATS: Mapping[str, int] = {"none": F32, "fp16": F16, "int8": I8, "int4": I4}
 _EMBEDDING_FORMATS = {torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
@@ -90,6 +90,13 @@ class NativeOptions:
     instruction_set: str | None = None
 
 
+def native_kv_layout(config: DenseConfig, block_size: int, kv_dtype: str) -> NativeKVLayout:
+    """The KV blocks of a model; arguments as in `NativeOptions`."""
+    return NativeKVLayout(
+        num_layers=config.num_layers, block_size=block_size, kv_heads=config.num_kv_heads, head_dim=config.head_dim, kv_dtype=kv_dtype
+    )
+
+
 class NativeDenseModel:
     """A decoder behind one function.
 
@@ -118,13 +125,7 @@ class NativeDenseModel:
         self.vocab_size = config.vocab_size
         self.max_model_len = options.max_model_len
         self.stop_token_ids = frozenset(stop_token_ids)
-        self.layout = NativeKVLayout(
-            num_layers=config.num_layers,
-            block_size=options.block_size,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            kv_dtype=options.kv_dtype,
-        )
+        self.layout = native_kv_layout(config, options.block_size, options.kv_dtype)
         self.weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in packed.values())
         self._team = team
         self._library = self._team.library
@@ -211,12 +212,12 @@ class NativeDenseModel:
         """Runs one token to see that the weights are sound.
 
         Raises:
-            ModelError: it computes no numbers.
+            NotDenseError: it computes no numbers. Perhaps others do, or know its name at least.
         """
         zero = torch.zeros(1, dtype=torch.int64)
         batch = InputBatch(zero, zero, zero, zero, zero, (RowSpan(0, 1, 0, (0,)),))
         if self.forward(batch, NativeKVCache(self.layout, 1)).best == [NO_TOKEN]:
-            raise ModelError("this model computes no numbers (NaN or infinity): damaged weights")
+            raise NotDenseError("this model computes no numbers (NaN or infinity): damaged weights")
 
     def close(self) -> None:
         """Ends the threads and lets go of all memory."""
