@@ -58,12 +58,13 @@ def greedy(max_tokens: int, *, n: int = 1) -> SamplingParams:
 
 
 def make_engine(directory: Path, **options: Any) -> LLMEngine:
-    """An engine in float64 whose pool is full of NaN: reading what was never written shows."""
+    """An engine in float64, unless options say otherwise, whose pool is full of NaN: reading what was never written shows."""
     engine = LLMEngine.from_pretrained(directory, EngineConfig(**{"dtype": "float64", "device": "cpu", "threads": 1, **options}))
     runner = engine._executor
     assert isinstance(runner, ModelRunner)
     with torch.inference_mode():  # in which the pool was made
-        runner._kv_cache.pool.fill_(torch.nan)
+        pool = runner._kv_cache.pool
+        pool.fill_(0xFF if pool.dtype == torch.uint8 else torch.nan)  # of all bits, every floating type makes a NaN
     return engine
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.token_budget import TokenBudget
 from tests.model_executor.harness import Arrival, greedy, load_reference, make_engine, reference_answer, serve
-from tests.model_executor.tiny_models import FAMILIES, OTHER_FAMILIES, SPECIAL_TOKENS, VOCAB_SIZE
+from tests.model_executor.tiny_models import DENSE_FAMILIES, FAMILIES, OTHER_FAMILIES, SPECIAL_TOKENS, VOCAB_SIZE
 
 NUM_TOKENS = 16
 _WORDS = torch.randint(len(SPECIAL_TOKENS), VOCAB_SIZE, (80,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -61,7 +62,7 @@ class _OnePromptToken(TokenBudget):
         return 1
 
 
-def _engine(directory: Path, chunk: int | None, *, block_size: int, caching: bool, small_pool: bool) -> LLMEngine:
+def _engine(directory: Path, chunk: int | None, *, block_size: int, caching: bool, small_pool: bool, **options: Any) -> LLMEngine:
     engine = make_engine(
         directory,
         block_size=block_size,
@@ -69,6 +70,7 @@ def _engine(directory: Path, chunk: int | None, *, block_size: int, caching: boo
         max_num_seqs=16 if chunk is None else 4,
         max_num_batched_tokens=7 if chunk == 7 else 256,
         enable_prefix_caching=caching,
+        **options,
     )
     if chunk == 1:
         engine.scheduler.budget = _OnePromptToken(256)
@@ -126,11 +128,62 @@ def test_softcap_narrow_values_and_learned_positions(
 
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHER_FAMILIES])
 def test_float32(family: str, model_directory: Callable[[str], Path], references: References) -> None:
-    # The default on a CPU. Gaps between logits are large enough for its rounding.
+    # Gaps between logits are large enough for its rounding.
     expected = references(family)
-    with make_engine(model_directory(family), dtype="auto", kv_blocks=20) as engine:
+    with make_engine(model_directory(family), dtype="float32", kv_blocks=20) as engine:
+        assert engine.code.name.partition(" ")[0] == ("native" if family in DENSE_FAMILIES else "transformers")
         answers = serve(engine, ARRIVALS, greedy(NUM_TOKENS))
     assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] for name in PROMPTS}
+
+
+@pytest.mark.parametrize("preemption", [False, True], ids=["roomy", "preempting"])
+@pytest.mark.parametrize(
+    ("code_path", "dtype", "name"),
+    [
+        ("universal", "float64", "transformers"),
+        ("universal", "float32", "transformers"),
+        ("dense", "float64", "torch decoder"),
+        ("dense", "float32", "torch decoder"),
+        ("native", "float32", "native"),
+    ],
+)
+@pytest.mark.parametrize("family", DENSE_FAMILIES)
+def test_all_code_paths(
+    family: str,
+    code_path: str,
+    dtype: str,
+    name: str,
+    preemption: bool,
+    model_directory: Callable[[str], Path],
+    references: References,
+) -> None:
+    expected = references(family)
+    options = {"code_path": code_path, "dtype": dtype, "quantize": "none", "kv_dtype": "auto"}
+    with _engine(model_directory(family), 7, block_size=16, caching=True, small_pool=preemption, **options) as engine:
+        assert engine.code.name.startswith(name)
+        answers = serve(engine, URGENT_ARRIVALS if preemption else ARRIVALS, greedy(NUM_TOKENS, n=3))
+    assert {name: answer.token_ids for name, answer in answers.items()} == {name: [expected[name]] * 3 for name in PROMPTS}
+    assert (engine.scheduler.counters.preemptions > 0) == preemption
+
+
+@pytest.mark.parametrize(("quantize", "kv_dtype"), [("int8", "fp16"), ("int4", "fp16"), ("int8", "int8"), ("fp16", "fp32")])
+@pytest.mark.parametrize("family", DENSE_FAMILIES)
+def test_quantised_answers_do_not_depend_on_company_chunks_and_preemption(
+    family: str, quantize: str, kv_dtype: str, model_directory: Callable[[str], Path]
+) -> None:
+    options: dict[str, Any] = {"dtype": "auto", "quantize": quantize, "kv_dtype": kv_dtype}
+    with make_engine(model_directory(family), kv_blocks=60, max_num_seqs=1, enable_prefix_caching=False, **options) as engine:
+        params = replace(greedy(NUM_TOKENS), logprobs=3)
+        alone = {name: engine.generate(prompt, params).completions[0] for name, prompt in PROMPTS.items()}
+    for chunk, preemption in ((1, True), (7, True), (7, False), (None, True), (None, False)):
+        with _engine(model_directory(family), chunk, block_size=16, caching=True, small_pool=preemption, **options) as engine:
+            answers = serve(engine, URGENT_ARRIVALS if preemption else ARRIVALS, params)
+        assert {name: answer.token_ids for name, answer in answers.items()} == {name: [done.token_ids] for name, done in alone.items()}
+        # To the last bit.
+        assert {name: answer.completions[0].logprobs for name, answer in answers.items()} == {
+            name: done.logprobs for name, done in alone.items()
+        }
+        assert (engine.scheduler.counters.preemptions > 0) == preemption
 
 
 @pytest.mark.parametrize("preemption", [False, True], ids=["roomy", "preempting"])
