@@ -20,6 +20,7 @@ from chatpaged.engine.model_executor.describe import describe
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.engine.model_executor.models.hf import HFModel
 from chatpaged.engine.model_executor.models.loader import TorchStepModel
+from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from tests.model_executor.tiny_models import DENSE_FAMILIES, FAMILIES, OTHER_FAMILIES
 
 FREE = 50 * 2**20
@@ -70,7 +71,8 @@ def test_what_is_told_is_what_is_loaded(
         assert told["code_path"] == code.name
         assert family in DENSE_FAMILIES
     is_native = runner.path.kind == "native"
-    assert told["attention"] == ("native_paged" if is_native else "torch_paged")
+    assert told["attention"] == ("native_paged" if isinstance(runner._kv_cache, NativeKVCache) else "torch_paged")
+    assert ("native" in code.name) == (told["attention"] == "native_paged")
     # One of the two is told: why it is not native, or why its weights are as they are.
     assert (told["code_reason"], told["weights_reason"]) == (("", runner.path.reason) if is_native else (runner.path.reason, ""))
     assert runner.path.reason
