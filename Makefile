@@ -7,6 +7,8 @@ QUESTION ?= What is the capital of France?
 # These decide who reads and writes whose memory: every branch of them is tested.
 FULLY_COVERED := block_pool block_manager detokenizer limits output_processor reasoning_splitter repetition sample_rows scheduler step_plan \
 	stop_texts
+# What the native library is compiled from.
+NATIVE := setup.py $(wildcard chatpaged/engine/model_executor/native/src/*)
 
 .PHONY: ask test check format lint types docs clean
 
@@ -37,10 +39,10 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/installed-dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ $(VENV)/installed
