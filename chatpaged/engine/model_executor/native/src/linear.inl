@@ -288,9 +288,10 @@ static void quantize(const float* x, int k, int32_t format, int64_t place, int8_
         for (int i = 0; i < GROUP; i += LANES) most = vmax(most, vabs(vload(group + i)));
         float largest = vlargest(most);
         scales[g] = largest / WHOLE_TOP;
-        VF inverse = vset(largest > 0 ? WHOLE_TOP / largest : 0.0f), total = vzero();
+        VF inverse = vset(largest > 1e-30f ? WHOLE_TOP / largest : 0.0f), total = vzero();  // below, it would be infinite
         for (int i = 0; i < GROUP; i += LANES) {
-            VF whole = vround(vmul(vload(group + i), inverse)), upper = vround(vmul(whole, vset(1.0f / 256)));
+            // Half a unit more, so that 128 becomes 256 - 128: a byte does not hold it.
+            VF whole = vround(vmul(vload(group + i), inverse)), upper = vround(vfma(whole, vset(1.0f / 256), vset(0.5f / 256)));
             total = vadd(total, whole);
 #if defined(CP_WIDE_I8)
             if (wide) {
@@ -301,7 +302,10 @@ static void quantize(const float* x, int k, int32_t format, int64_t place, int8_
             vstore_i8(high + begin + i, upper);
             vstore_i8(low + begin + i, vfma(upper, vset(-256.0f), whole));
         }
-        sums[g] = (int32_t)vsum(total);  // whole numbers below 2^24: exact
+        float sum = vsum(total);  // whole numbers below 2^24: exact
+        bool numbers = sum == sum;  // NaN or infinity would get lost in whole numbers
+        sums[g] = numbers ? (int32_t)sum : 0;
+        if (!numbers) scales[g] = NAN;
     }
 }
 
