@@ -67,6 +67,7 @@ class Team:
         Raises:
             NativeError: no library, no such instruction set, or no more threads.
         """
+        self.handle = None
         self.library = load_library()
         self.threads = threads
         self.handle = self.library.cp_team_create(threads, instruction_set.encode() if instruction_set is not None else None)

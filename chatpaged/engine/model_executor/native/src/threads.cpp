@@ -45,10 +45,17 @@ static void wait_until(Condition condition) {
 
 Team::Team(int threads) : size_(threads < 1 ? 1 : threads), cpus_(size_) {
     for (auto& cpu : cpus_) cpu.store(-1);
-    for (int thread = 1; thread < size_; thread++) threads_.emplace_back([this, thread] { loop(thread); });
+    try {
+        for (int thread = 1; thread < size_; thread++) threads_.emplace_back([this, thread] { loop(thread); });
+    } catch (...) {  // no more of them: those that are there have to end first
+        end();
+        throw;
+    }
 }
 
-Team::~Team() {
+Team::~Team() { end(); }
+
+void Team::end() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         ended_ = true;

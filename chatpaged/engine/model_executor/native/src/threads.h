@@ -29,6 +29,7 @@ class Team {
    private:
     void loop(int thread);
     void leave_shared_core(int thread);
+    void end();
 
     const int size_;
     std::vector<std::atomic<int>> cpus_;  // where each thread was last seen
