@@ -6,10 +6,12 @@ is part of its name: weights that were written again, in whatever way, have anot
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from chatpaged.engine.weight_files import WeightFiles
 
 KEPT_FILES = 8
 _BOUNDARY = 64
+_UNFINISHED = "unfinished-"
+_ABANDONED = 3600.0
+"""Seconds after which nobody still writes a file."""
 _TYPES = {torch.uint8: "U8", torch.float32: "F32"}
 
 
@@ -40,14 +45,24 @@ def quantized_file(files: WeightFiles, directory: Path, quantize: str) -> Path:
     return paths.cache_dir() / "quantized" / f"{digest}.safetensors"
 
 
-def load_quantized(path: Path) -> dict[str, torch.Tensor] | None:
-    """Maps a file; None if there is none, or it is not whole."""
+def load_quantized(path: Path, sizes: Mapping[str, int]) -> dict[str, torch.Tensor] | None:
+    """Maps a file; None if there is none, it is not whole, or holds something else than was expected.
+
+    Args:
+        path: the file.
+        sizes: bytes of each tensor, by name. The kernels rely on them.
+    """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dictionary
-        os.utime(path)  # so that the files that are used are those that are kept
+            if not sizes.keys() <= set(file.keys()):
+                return None
+            tensors = {name: file.get_tensor(name) for name in sizes}
     except (OSError, safetensors.SafetensorError):
         return None
+    if any(tensor.numel() * tensor.element_size() != sizes[name] for name, tensor in tensors.items()):
+        return None
+    with contextlib.suppress(OSError):  # the file may be somebody else's
+        os.utime(path)  # so that the files that are used are those that are kept
     return tensors
 
 
@@ -61,7 +76,7 @@ def save_quantized(path: Path, tensors: Mapping[str, torch.Tensor]) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _remove_others(path)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix="unfinished-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=_UNFINISHED, delete=False) as file:
             try:
                 _write(file, tensors)
                 file.flush()
@@ -97,6 +112,17 @@ def _write(file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 
 def _remove_others(path: Path) -> None:
     """Leaves the files used last, and room for one more; a file that another process has mapped stays valid for it."""
-    there = sorted((entry for entry in path.parent.glob("*.safetensors") if entry != path), key=lambda entry: entry.stat().st_mtime)
-    for entry in there[: max(0, len(there) - KEPT_FILES + 1)]:
+    there = sorted((when, entry) for entry in path.parent.glob("*.safetensors") if entry != path and (when := _last_use(entry)))
+    for _, entry in there[: max(0, len(there) - KEPT_FILES + 1)]:
         entry.unlink(missing_ok=True)
+    for entry in path.parent.glob(f"{_UNFINISHED}*"):
+        if 0 < _last_use(entry) < time.time() - _ABANDONED:  # by a process that was killed
+            entry.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    """Seconds; 0 if another process has removed it."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from chatpaged.engine.model_executor.models.rope_table import rope_table
 from chatpaged.engine.model_executor.native.arrays import StepArrays
 from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Draw, Layer, Linear, ModelConfig
 from chatpaged.engine.model_executor.native.library import NativeError, Team
-from chatpaged.engine.model_executor.native.packing import interleave, pack
+from chatpaged.engine.model_executor.native.packing import interleave, pack, packed_bytes
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
 from chatpaged.engine.model_executor.quantized_weights import load_quantized, quantized_file, save_quantized
 from chatpaged.engine.scheduler_output import SampleRow
@@ -42,20 +43,66 @@ def pack_model(files: DenseFiles, config: DenseConfig, quantize: str, team: Team
         config: its configuration.
         quantize: one of `FORMATS`.
         team: does the work.
+
+    Raises:
+        ModelError: there are weights that are no numbers; nothing could be told from the answers.
     """
     layout = FORMATS[quantize]
     packed: dict[str, torch.Tensor] = {}
     for number, layer in enumerate(files.layers()):
         packed |= {f"{number}.{name}": tensor for name, tensor in _pack_layer(layer, layout, config.intermediate_size, team).items()}
-    packed["final_norm"] = files.final_norm().float()
-    packed["lm_head"] = pack(files.lm_head(files.embedding()), I8 if layout == I4 else layout, team)
+    packed["final_norm"] = _sound("final_norm", files.final_norm()).float()
+    packed["lm_head"] = pack(_sound("lm_head", files.lm_head(files.embedding())), _head_layout(layout), team)
     return packed
+
+
+def packed_sizes(config: DenseConfig, quantize: str) -> dict[str, int]:
+    """Bytes of each tensor that `pack_model` makes."""
+    layout, hidden, f32 = FORMATS[quantize], config.hidden_size, 4
+    shapes = _matrix_shapes(config)
+    sizes = {name: packed_bytes(n, k, layout) for name, (n, k) in shapes.items()}
+    biased = {"qkv": config.qkv_bias, "o": config.o_bias, "gate_up": config.mlp_bias, "down": config.mlp_bias}
+    sizes |= {f"{name}_bias": f32 * -(-shapes[name][0] // PANEL) * PANEL for name, there in biased.items() if there}
+    sizes |= dict.fromkeys(("input_norm", "pre_mlp_norm") if config.pre_norms else (), f32 * hidden)
+    sizes |= dict.fromkeys(("post_attention_norm", "post_mlp_norm") if config.post_norms else (), f32 * hidden)
+    if config.qk_norm != "none":
+        heads = (config.num_heads, config.num_kv_heads) if config.qk_norm == "full" else (1, 1)
+        sizes |= {name: f32 * count * config.head_dim for name, count in zip(("q_norm", "k_norm"), heads, strict=True)}
+    whole = {f"{number}.{name}": size for number in range(config.num_layers) for name, size in sizes.items()}
+    return whole | {"final_norm": f32 * hidden, "lm_head": packed_bytes(config.vocab_size, hidden, _head_layout(layout))}
+
+
+def _matrix_shapes(config: DenseConfig) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of a layer's matrices."""
+    heads, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    half = PANEL // 2
+    return {
+        "qkv": (heads + 2 * kv, config.hidden_size),
+        "o": (config.hidden_size, heads),
+        "gate_up": (2 * half * -(-config.intermediate_size // half), config.hidden_size),
+        "down": (config.hidden_size, config.intermediate_size),
+    }
+
+
+def _head_layout(layout: int) -> int:
+    return I8 if layout == I4 else layout
+
+
+def _sound(name: str, weight: torch.Tensor) -> torch.Tensor:
+    """The weight itself. Packed, NaN and infinity would become numbers."""
+    if not all(math.isfinite(end) for end in torch.aminmax(weight)):
+        raise ModelError(f"this model's {name} holds NaN or infinity: damaged weights")
+    return weight
 
 
 def _pack_layer(layer: DenseLayer, layout: int, intermediate: int, team: Team) -> dict[str, torch.Tensor]:
     def paired(both: torch.Tensor) -> torch.Tensor:
         return interleave(both[:intermediate], both[intermediate:])
 
+    for field in fields(layer):
+        weight = getattr(layer, field.name)
+        if weight is not None:
+            _sound(field.name, weight)
     tensors = {name: pack(paired(layer.gate_up) if name == "gate_up" else getattr(layer, name), layout, team) for name in _MATRICES}
     for name in _MATRICES:
         bias = getattr(layer, f"{name}_bias")
@@ -129,7 +176,7 @@ class NativeDenseModel:
         self.weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in packed.values())
         self._team = team
         self._library = self._team.library
-        self._logits = torch.empty(0, 0)
+        self._logits = torch.empty(0, -(-config.vocab_size // PANEL) * PANEL)
         tables = [rope_table(parameters, config.rotary_dim, options.max_model_len) for parameters in config.rope_parameters]
         self._kept = [embedding, *packed.values(), *(part for table in tables for part in (table.cos, table.sin))]
         described = _Description(config, embedding, packed, FORMATS[options.quantize])
@@ -162,12 +209,13 @@ class NativeDenseModel:
         kept = quantized_file(files, directory, options.quantize)
         team = Team(options.threads, options.instruction_set)
         with DenseFiles(directory, config, torch.float32) as opened:
-            packed = load_quantized(kept)
+            sizes = packed_sizes(config, options.quantize)
+            packed = load_quantized(kept, sizes)
             if packed is None:
                 tell(f"packing weights as {options.quantize} (once)" if options.quantize != "none" else "packing weights (once)")
                 packed = pack_model(opened, config, options.quantize, team)
                 if save_quantized(kept, packed):
-                    packed = load_quantized(kept) or packed  # mapped: memory can be given to others, and is shared
+                    packed = load_quantized(kept, sizes) or packed  # mapped: memory can be given to others, and is shared
             return cls(config, opened.stored_embedding(), packed, options, stop_token_ids, team)
 
     def forward(self, batch: InputBatch, kv_cache: NativeKVCache) -> Logits:
@@ -205,7 +253,7 @@ class NativeDenseModel:
     def _room(self, rows: int) -> torch.Tensor:
         """Memory for logits, the same each time: fresh memory costs more than filling it."""
         if self._logits.shape[0] < rows:
-            self._logits = torch.empty(rows, -(-self.vocab_size // PANEL) * PANEL)
+            self._logits = torch.empty(rows, self._logits.shape[1])
         return self._logits[:rows]
 
     def check_numbers(self) -> None:
@@ -249,18 +297,9 @@ class _Description:
         return Linear(layout, n, k, self._packed[name].data_ptr(), self._pointer(f"{name}_bias"))
 
     def layer(self, number: int) -> Layer:
-        config = self._config
-        heads, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        half = PANEL // 2
-        sizes = {
-            "qkv": (heads + 2 * kv, config.hidden_size),
-            "o": (config.hidden_size, heads),
-            "gate_up": (2 * half * -(-config.intermediate_size // half), config.hidden_size),
-            "down": (config.hidden_size, config.intermediate_size),
-        }
         pointers = {name: self._pointer(f"{number}.{name}") for name in _NORMS}
-        matrices = {name: self._linear(f"{number}.{name}", n, k, self._layout) for name, (n, k) in sizes.items()}
-        return Layer(window=config.windows[number] or 0, **pointers, **matrices)
+        matrices = {name: self._linear(f"{number}.{name}", n, k, self._layout) for name, (n, k) in _matrix_shapes(self._config).items()}
+        return Layer(window=self._config.windows[number] or 0, **pointers, **matrices)
 
     def model(self, layers: ctypes.Array[Layer], kv: NativeKVLayout) -> ModelConfig:
         config = self._config
@@ -285,7 +324,7 @@ class _Description:
             embedding_format=_EMBEDDING_FORMATS[self._embedding.dtype],
             embedding=self._embedding.data_ptr(),
             final_norm=self._packed["final_norm"].data_ptr(),
-            lm_head=self._linear("lm_head", config.vocab_size, config.hidden_size, I8 if self._layout == I4 else self._layout),
+            lm_head=self._linear("lm_head", config.vocab_size, config.hidden_size, _head_layout(self._layout)),
             layers=layers,
             kv_format=kv.format,
             block_size=kv.block_size,

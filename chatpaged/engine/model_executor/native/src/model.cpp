@@ -105,6 +105,7 @@ void cp_model::embed(const cp_step& step, int token) {
                 float scaled;
                 memcpy(&scaled, &magnitude, 4);
                 scaled *= 5.192296858534828e+33f;  // 2^112
+                if ((half & 0x7c00) == 0x7c00) scaled = half & 0x3ff ? NAN : INFINITY;
                 value = half & 0x8000 ? -scaled : scaled;
             } else {
                 memcpy(&value, &bits, 4);
