@@ -106,8 +106,8 @@ def computed(model: Model, dtype: torch.dtype = torch.float32, distort: Distort 
     return {seq: torch.cat(parts) for seq, parts in logits.items()}
 
 
-def scheduled_row(seq: int, start: int, count: int, table: Sequence[int]) -> ScheduledRow:
-    return ScheduledRow(seq, tuple(sequences()[seq][start : start + count]), start, tuple(table[: -(-(start + count) // BLOCK_SIZE)]), ())
+def scheduled_row(seq: int, start: int, count: int, table: Sequence[int], block_size: int = BLOCK_SIZE) -> ScheduledRow:
+    return ScheduledRow(seq, tuple(sequences()[seq][start : start + count]), start, tuple(table[: -(-(start + count) // block_size)]), ())
 
 
 def error(ours: Rows, theirs: Rows) -> float:

@@ -103,14 +103,13 @@ class World:
         blocks = -(-length // shape.block_size)
         first = shared // shape.block_size
         table, self.free = self.free[: blocks - first], self.free[blocks - first :]
-        parts = [self.random(length, heads, shape.head_dim) for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        query, key, value = (self.random(length, heads, shape.head_dim) for heads in (shape.heads, shape.kv_heads, shape.kv_heads))
         if like is not None:
             assert shared % shape.block_size == 0
             assert shared <= like.done
             table = like.table[:first] + table
-            for part, same in zip(parts[1:], (like.key, like.value), strict=True):
-                part[:shared] = same[:shared]
-        row = Row(*parts, table, shared)
+            key[:shared], value[:shared] = like.key[:shared], like.value[:shared]
+        row = Row(query, key, value, table, shared)
         self.rows.append(row)
         return row
 

@@ -32,10 +32,11 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def round_trip(weight: torch.Tensor, layout: int, team: Team) -> torch.Tensor:
+    n, k = weight.shape
     data = pack(weight, layout, team)
     assert data.dtype == torch.uint8
-    assert data.shape == (packed_bytes(*weight.shape, layout),)
-    back = unpack(data, *weight.shape, layout)
+    assert data.shape == (packed_bytes(n, k, layout),)
+    back = unpack(data, n, k, layout)
     assert (back.shape, back.dtype) == (weight.shape, torch.float32)
     return back
 
