@@ -470,7 +470,7 @@ def test_reading_a_prompt_is_slowed_down_only_while_somebody_reads_along() -> No
     stream = harness.add([1], max_tokens=30, interactive=True)
     harness.step()
     harness.add([2] * 200, max_tokens=1)
-    assert lengths(harness.step()) == [1, 32]
+    assert lengths(harness.step()) == [1, FIRST_PREFILL_TOKENS]
     harness.scheduler.abort(stream.request_id)
     assert lengths(harness.step()) == [64]
 

@@ -24,7 +24,7 @@ from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, Nativ
 from chatpaged.engine.model_executor.quantized_weights import load_quantized, quantized_file, save_quantized
 from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
-from chatpaged.errors import MemoryBudgetError
+from chatpaged.errors import MemoryBudgetError, ModelError
 
 FORMATS: Mapping[str, int] = {"none": F32, "fp16": F16, "int8": I8, "int4": I4}
 _EMBEDDING_FORMATS = {torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
