@@ -115,16 +115,16 @@ def _memory(ours: Figures, num_blocks: int) -> list[str]:
 
 def _use(ours: Figures, ceilings: dict[str, Any] | None) -> list[str]:
     lines = []
-    for name, ceiling, what in (
-        ("decode_gb_per_second", "read_gb_per_second", "decode steps read {} GB/s of weights, keys and values"),
-        ("prefill_gflop_per_second", "float32_gflop_per_second", "prefill steps compute {} GFLOP/s"),
+    for name, ceiling, what, most in (
+        ("decode_gb_per_second", "read_gb_per_second", "decode steps read {} GB/s of weights, keys and values", ""),
+        ("prefill_gflop_per_second", "float32_gflop_per_second", "prefill steps compute {} GFLOP/s", " in float32"),
     ):
         value = ours[name]
         if value is None:
             continue
         line = what.format(_number(value, 1))
         if ceilings is not None:
-            line += f"; this machine's most is {ceilings[ceiling]:.1f} ({value / ceilings[ceiling]:.0%})"
+            line += f"; this machine's most{most} is {ceilings[ceiling]:.1f} ({value / ceilings[ceiling]:.0%})"
         lines.append(line)
     return lines
 
