@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import setuptools
 
 from chatpaged.engine.model_executor.native.library import instruction_sets
 
@@ -36,7 +35,7 @@ Build = Callable[[str], Path]
 def build_settings() -> Mapping[str, Any]:
     """What `setup.py` defines."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setuptools, "setup", lambda **_: None)
+        patch.setattr("setuptools.setup", lambda **_: None)
         patch.chdir(ROOT)
         return runpy.run_path("setup.py")
 
