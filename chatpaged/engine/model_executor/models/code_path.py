@@ -105,17 +105,35 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     if not_native is None and config is not None:
         quantize, reason = _quantization(files, options)
         return CodePath("native", reason, dtype, quantize, _native_kv(options, quantize), config)
-    for name, value, plain in (
-        ("--quantize", options.quantize, "none"),
-        ("--kv-dtype", options.kv_dtype, _DTYPE_NAMES[dtype]),
-        ("native", options.code_path, "no"),
-    ):
-        if value == "native" or (name.startswith("--") and value not in {"auto", plain}):
-            raise InvalidRequestError(f"{name} {value} needs the native dense decoder, which cannot run this: {not_native}")
+    refuse_requests(options, dtype, not_native or "")
+    if options.code_path == "dense" and config is None:
+        raise InvalidRequestError(f"the dense decoder was asked for, which cannot run this: {not_dense}")
     path = CodePath("dense", not_native or "", dtype, "none", _DTYPE_NAMES[dtype], config)
     if config is None or options.code_path == "universal":
         return path.universal(not_native or "")
     return path
+
+
+def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> None:
+    """Called where a model does not run on the native decoder.
+
+    Args:
+        options: what the user asked for.
+        dtype: type of activations.
+        reason: why it does not.
+
+    Raises:
+        InvalidRequestError: something was asked for by name that only the native decoder has.
+    """
+    asked = []
+    if options.quantize not in {"auto", "none"}:
+        asked.append(f"--quantize {options.quantize}")
+    if options.kv_dtype not in {"auto", _DTYPE_NAMES[dtype]}:
+        asked.append(f"--kv-dtype {options.kv_dtype}")
+    if options.code_path == "native":
+        asked.append("code path native")
+    if asked:
+        raise InvalidRequestError(f"{asked[0]} needs the native dense decoder, which cannot run this: {reason}")
 
 
 def _dense(directory: Path, files: WeightFiles, device: torch.device) -> tuple[DenseConfig | None, str | None]:

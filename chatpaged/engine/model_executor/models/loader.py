@@ -17,7 +17,7 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.forward_context import Logits, forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
-from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath
+from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath, refuse_requests
 from chatpaged.engine.model_executor.models.dense import choose_context, load_dense_model, stop_tokens
 from chatpaged.engine.model_executor.models.dense_config import NotDenseError
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
@@ -147,7 +147,7 @@ def load_model(
 
     Raises:
         ModelError: it is damaged, or not supported.
-        InvalidRequestError: the context that was asked for is too long.
+        InvalidRequestError: the context that was asked for is too long, or something else that was asked for cannot be had.
     """
     try:
         if path.kind == "native":
@@ -155,6 +155,8 @@ def load_model(
         if path.kind == "dense":
             return _on_torch(load_dense_model(directory, path.dtype, device, options.max_model_len), path, options, device)
     except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
+        if path.kind == "native":
+            refuse_requests(options, path.dtype, str(error))
         path = path.universal(str(error))
     # Importing transformers takes seconds, which the other paths do not need.
     from chatpaged.engine.model_executor.models.hf import load_hf_model  # noqa: PLC0415

@@ -1,0 +1,180 @@
+"""Which code runs a model, why, and what cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import safetensors.torch
+import torch
+from gguf import quants
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.models import code_path, loader, native_dense
+from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
+from chatpaged.engine.model_executor.models.loader import load_model
+from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
+from chatpaged.engine.model_executor.native.library import NativeError, native_problem
+from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
+from chatpaged.engine.weight_files import check_directory
+from chatpaged.errors import InvalidRequestError
+from tests.model_executor.dense_cases import save_case
+from tests.model_executor.logits import CPU, save
+
+Place = Callable[[str], Path]
+MISSING = "the native kernels were not built"
+WITHIN = "within 1 % of float32's perplexity"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Directory of a tiny model."""
+    root = tmp_path_factory.mktemp("code")
+    others: dict[str, tuple[str, dict[str, Any]]] = {"mixtral": ("mixtral", {}), "wide heads": ("llama", {"head_dim": 272})}
+    return cache(lambda name: save(*others[name], root / name) if name in others else save_case(name, root))
+
+
+@pytest.fixture
+def native() -> None:
+    """For tests that need the library."""
+    problem = native_problem()
+    if problem is not None:
+        pytest.skip(problem)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def chosen(directory: Path, device: torch.device = CPU, **options: Any) -> CodePath:
+    config = EngineConfig(device="cpu", **options)
+    files = check_directory(directory)
+    return choose_code(directory, files, config, device, choose_dtype(config.dtype, device, stored_dtype(files.stored_type)))
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize(
+    ("options", "weights", "kv_dtype", "reason"),
+    [
+        ({}, "int8", "fp16", WITHIN),
+        ({"code_path": "native"}, "int8", "fp16", WITHIN),
+        ({"dtype": "float32"}, "fp32", "fp32", "--dtype float32 was asked for"),
+        ({"dtype": "float32", "quantize": "int4"}, "int4", "fp16", "asked for"),
+        ({"quantize": "none"}, "fp32", "fp32", "asked for"),
+        ({"quantize": "fp16"}, "fp16", "fp16", "asked for"),
+        ({"quantize": "int8", "kv_dtype": "int8"}, "int8", "int8", "asked for"),
+        ({"quantize": "int4", "kv_dtype": "fp32"}, "int4", "fp32", "asked for"),
+        ({"kv_dtype": "fp32"}, "int8", "fp32", WITHIN),
+    ],
+    ids=str,
+)
+def test_native(options: dict[str, Any], weights: str, kv_dtype: str, reason: str, place: Place) -> None:
+    path = chosen(place("llama"), **options)
+    assert (path.kind, path.weights, path.kv_dtype, path.reason) == ("native", weights, kv_dtype, reason)
+    assert path.dtype == torch.float32
+    assert path.config is not None
+    bits = {"fp32": 32, "fp16": 16, "int8": 8.5, "int4": 5}[weights]
+    assert path.weight_bytes(1000) == int(1000 * bits / 8)
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_weights_of_four_bits_stay_so(kind: str, place: Place, tmp_path: Path) -> None:
+    tensors = safetensors.torch.load_file(place("llama") / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith("down_proj.weight"):
+            quantization = gguf.GGMLQuantizationType[kind]
+            padded = torch.nn.functional.pad(tensor, (0, -tensor.shape[1] % 32)).numpy()
+            tensors[name] = torch.from_numpy(quants.dequantize(quants.quantize(padded, quantization), quantization))[:, : tensor.shape[1]]
+            tensors[name] = tensors[name].contiguous()
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((place("llama") / "config.json").read_text())
+    path = chosen(tmp_path)
+    expected = ("int8", WITHIN) if kind == "Q8_0" else ("int4", "the weights are of 4 bits already: nothing is lost")
+    assert (path.quantize, path.reason) == expected
+
+
+NOT_NATIVE: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "float64": ("llama", {"dtype": "float64"}, "dense", "its arithmetic is float32, not float64"),
+    "bfloat16": ("llama", {"dtype": "bfloat16"}, "dense", "its arithmetic is float32, not bfloat16"),
+    "dense": ("llama", {"code_path": "dense"}, "dense", "dense was asked for"),
+    "universal": ("llama", {"code_path": "universal"}, "universal", "universal was asked for"),
+    "wide heads": ("wide heads", {}, "dense", "heads of 272 dimensions, more than 256"),
+    "experts": ("mixtral", {}, "universal", "MixtralForCausalLM is none of the dense decoder's"),
+    "cuda": ("llama", {"device": torch.device("cuda")}, "universal", "the dense decoder runs on CPUs only, this is cuda"),
+}
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("name", NOT_NATIVE)
+def test_not_native(name: str, place: Place) -> None:
+    model, options, kind, reason = NOT_NATIVE[name]
+    path = chosen(place(model), **options)
+    assert path.kind == kind
+    assert path.reason.startswith(reason)
+    assert (path.quantize, path.weights) == ("none", path.kv_dtype)
+    assert (path.config is not None) == (kind == "dense")
+    assert path.weight_bytes(1000) == 1000 * path.dtype.itemsize
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("name", NOT_NATIVE)
+def test_requests_that_cannot_be_had(name: str, place: Place) -> None:
+    model, options, _, reason = NOT_NATIVE[name]
+    requests = {"--quantize int8": {"quantize": "int8"}, "--quantize int4": {"quantize": "int4"}, "--kv-dtype int8": {"kv_dtype": "int8"}}
+    if "code_path" not in options:
+        requests["code path native"] = {"code_path": "native"}
+    for text, request in requests.items():
+        with pytest.raises(InvalidRequestError) as caught:
+            chosen(place(model), **{**options, **request})
+        assert str(caught.value).startswith(f"{text} needs the native dense decoder, which cannot run this: {reason}")
+    path = chosen(place(model), **{**options, "quantize": "none"})  # which it is
+    assert path.kind != "native"
+
+
+def test_dense_by_name(place: Place) -> None:
+    with pytest.raises(InvalidRequestError, match=r"the dense decoder was asked for, which cannot run this: MixtralForCausalLM"):
+        chosen(place("mixtral"), code_path="dense")
+
+
+def test_without_the_library(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_path, "native_problem", lambda: MISSING)
+    path = chosen(place("llama"))
+    assert (path.kind, path.reason, path.weights, path.kv_dtype) == ("dense", MISSING, "fp32", "fp32")
+    assert chosen(place("llama"), kv_dtype="fp32").kind == "dense"
+    with pytest.raises(InvalidRequestError, match=f"--quantize int8 needs the native dense decoder, which cannot run this: {MISSING}"):
+        chosen(place("llama"), quantize="int8")
+
+
+def load_with(directory: Path, **options: Any) -> CodePath:
+    config = EngineConfig(device="cpu", threads=1, **options)
+    loaded = load_model(directory, check_directory(directory), chosen(directory, **options), config, CPU, lambda _: None)
+    loaded.model.close()
+    return loaded.path
+
+
+@pytest.mark.usefixtures("native")
+def test_what_turns_out_only_when_it_is_loaded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_with(place("llama")).kind == "native"
+
+    def refuse(*_: Any) -> None:
+        raise NativeError("4096 threads with any instructions cannot be had here")
+
+    monkeypatch.setattr(NativeDenseModel, "load", refuse)
+    path = load_with(place("llama"))
+    assert (path.kind, path.weights, path.kv_dtype) == ("universal", "fp32", "fp32")
+    assert path.reason == "4096 threads with any instructions cannot be had here"
+    for request in ({"quantize": "int8"}, {"kv_dtype": "fp16"}, {"code_path": "native"}):
+        with pytest.raises(InvalidRequestError, match="which cannot run this: 4096 threads"):
+            load_with(place("llama"), **request)
+
+
+def test_limits_agree() -> None:
+    assert code_path.MAX_NATIVE_HEAD_DIM == 256
+    assert native_dense.FORMATS.keys() == code_path.BYTES_PER_WEIGHT.keys()
+    assert loader.num_threads(EngineConfig(threads=3)) == 3
