@@ -25,9 +25,11 @@ SANITIZERS = {
     "memory": ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"),
     "threads": ("-fsanitize=thread",),
 }
-ROUNDS = {"memory": "5", "threads": "6"}
-_SLOW_TO_COMPILE = "kernels_plain"
-"""With both kinds of checks of memory: then it has only the first."""
+ROUNDS = {"memory": "4", "threads": "2"}
+KERNELS = {"memory": ("kernels_plain", "kernels_avx2", "kernels_avx512", "kernels_neon"), "threads": ("kernels_plain",)}
+"""Others read the same memory, and it makes no difference to threads what they compute."""
+_SLOW_TO_COMPILE = ("kernels_plain", "kernels_avx512")
+"""With checks of arithmetic as well."""
 
 Build = Callable[[str], Path]
 
@@ -51,10 +53,11 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """The check with a kind of sanitizer, by name."""
     if COMPILER is None:
         pytest.skip("no C++ compiler")
-    return cache(lambda kind: _build(COMPILER, SANITIZERS[kind], tmp_path_factory.mktemp(kind)))
+    return cache(lambda kind: _build(COMPILER, kind, tmp_path_factory.mktemp(kind)))
 
 
-def _build(compiler: str, sanitizers: tuple[str, ...], directory: Path) -> Path:
+def _build(compiler: str, kind: str, directory: Path) -> Path:
+    sanitizers = SANITIZERS[kind]
     trial = directory / "trial.cpp"
     trial.write_text("int main() { return 0; }")
     if compiled([compiler, *sanitizers, "-pthread", str(trial), "-o", str(directory / "trial")]) is not None:
@@ -62,7 +65,8 @@ def _build(compiler: str, sanitizers: tuple[str, ...], directory: Path) -> Path:
     if subprocess.run([directory / "trial"], check=False, capture_output=True).returncode:
         pytest.skip(f"programs with {sanitizers[0]} do not run here")
     found = build_settings()
-    kernels = found["X86"] if platform.machine().lower() in {"x86_64", "amd64", "i686"} else found["ARM"]
+    all_kernels = found["X86"] if platform.machine().lower() in {"x86_64", "amd64", "i686"} else found["ARM"]
+    kernels = {name: extra for name, extra in all_kernels.items() if name in KERNELS[kind]}
     flags = ["-O1", "-g1", *(flag for flag in found["FLAGS"] if flag != "-O3"), *sanitizers]
     macros = [f"-DCP_HAVE_{name.removeprefix('kernels_').upper()}=1" for name in kernels]
     # The long ones first, so that nobody waits for one at the end.
@@ -84,8 +88,8 @@ def _build(compiler: str, sanitizers: tuple[str, ...], directory: Path) -> Path:
 
 @pytest.mark.parametrize("kind", SANITIZERS)
 def test_nothing_is_found(kind: str, build: Build) -> None:
-    # Which instructions compute makes no difference to threads.
-    sets = instruction_sets()[:1] if kind == "threads" else instruction_sets()
-    done = subprocess.run([build(kind), "1", ROUNDS[kind], " ".join(sets)], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([build(kind), "1", ROUNDS[kind]], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-6000:]
-    assert done.stdout == f"checked {' '.join(sets)}\n"
+    checked = done.stdout.removeprefix("checked ").split()
+    assert checked[-1] == "plain"
+    assert kind == "threads" or set(checked) == set(instruction_sets()) - {"AVX2-VNNI"}
