@@ -11,6 +11,7 @@ from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.scheduler_output import LogitChanges, SampleRow, SchedulerOutput
 from chatpaged.engine.sequence import SequenceGroup, SequenceStatus
+from chatpaged.engine.token_budget import FIRST_PREFILL_TOKENS
 from chatpaged.errors import PromptTooLongError
 from tests.engine.shadow_kv import Harness
 
