@@ -18,6 +18,12 @@ constexpr int TILE_VECTORS = 1, FLOAT_ROWS = 4, WHOLE_ROWS = 4;
 constexpr int TILE = TILE_VECTORS * LANES;
 static_assert(PANEL % TILE == 0, "a panel is a whole number of tiles");
 
+// Asks for weights that come soon: processors look ahead up to the end of a page of 4 KiB only.
+constexpr int AHEAD = 4096;
+CP_INLINE void prefetch_ahead(const uint8_t* p, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + AHEAD + i);
+}
+
 constexpr int I8_BYTES = PANEL * 2 + GROUP * PANEL;
 constexpr int I4_BYTES = PANEL * 4 + GROUP / 2 * PANEL;
 
@@ -36,6 +42,8 @@ static void float_tile(const Weight* w, int k, const float* a, int stride, float
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
     for (int i = 0; i < k; i++) {
+        if (ROWS <= 4) __builtin_prefetch((const uint8_t*)(w + (int64_t)i * PANEL) + AHEAD);
+        if (ROWS <= 4 && sizeof(Weight) == 4 && TILE == PANEL) __builtin_prefetch((const uint8_t*)(w + (int64_t)i * PANEL) + AHEAD + 64);
         VF wide[TILE_VECTORS];
         for (int v = 0; v < TILE_VECTORS; v++) wide[v] = load_weight(w + (int64_t)i * PANEL + v * LANES);
         for (int r = 0; r < ROWS; r++) {
@@ -145,6 +153,7 @@ static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRow
         for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
     for (int g = 0; g < groups; g++, panel += I8_BYTES) {
         const uint8_t* data = panel + PANEL * 2 + column * 4;
+        if (ROWS <= 4 && column == 0) prefetch_ahead(panel, I8_BYTES);
         VI sum[ROWS][TILE_VECTORS];
         for (int r = 0; r < ROWS; r++)
             for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = izero();
@@ -179,6 +188,7 @@ static void i4_tile(const uint8_t* panel, int column, int groups, const WholeRow
         VI sum[ROWS][TILE_VECTORS];
         for (int r = 0; r < ROWS; r++)
             for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = izero();
+        if (ROWS <= 4 && column == 0) prefetch_ahead(panel, I4_BYTES);
         i4_group<ROWS>(sum, data, a.high + g * GROUP, a.stride);
         for (int r = 0; r < ROWS; r++)
             for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = times_256(sum[r][v]);

@@ -138,7 +138,7 @@ void cp_model::product(const cp_linear& layer, int rows, Store store, float* out
     Linear weights = {layer.format, layer.n, layer.k, (const uint8_t*)layer.data, layer.bias};
     Target target = {store, out, (int32_t)stride, config.residual_scale};
     int panels = (int)(padded(layer.n, PANEL) / PANEL);
-    int at_a_time = std::max(1, panels / (team->team.size() * 6));
+    int at_a_time = std::max(1, panels / (team->team.size() * (rows < 8 ? 2 : 6)));
     for (int first; (first = team->team.next(at_a_time)) < panels;)
         team->kernels->linear(weights, act_, rows, first, std::min(panels, first + at_a_time), target);
     team->team.barrier();
