@@ -22,6 +22,7 @@ from chatpaged.engine.model_executor.models.dense import choose_context, load_de
 from chatpaged.engine.model_executor.models.dense_config import NotDenseError
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
+from chatpaged.engine.model_executor.native.draws import draw_tokens
 from chatpaged.engine.model_executor.native.library import NativeError, Team, native_problem
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
 from chatpaged.engine.model_executor.sampler import sample
@@ -101,7 +102,7 @@ class TorchStepModel:
 
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """See `StepModel.draw`."""
-        return sample(logits, rows, samples)
+        return sample(logits, rows, samples) if self._team is None else draw_tokens(self._team, logits.contiguous(), rows, samples)
 
     def close(self) -> None:
         """See `StepModel.close`."""

@@ -17,7 +17,8 @@ from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseCo
 from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseLayer
 from chatpaged.engine.model_executor.models.rope_table import rope_table
 from chatpaged.engine.model_executor.native.arrays import StepArrays
-from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Draw, Layer, Linear, ModelConfig
+from chatpaged.engine.model_executor.native.draws import draw_tokens
+from chatpaged.engine.model_executor.native.interface import BF16, F16, F32, I4, I8, PANEL, Layer, Linear, ModelConfig
 from chatpaged.engine.model_executor.native.library import NativeError, Team
 from chatpaged.engine.model_executor.native.packing import interleave, pack, packed_bytes
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
@@ -166,6 +167,14 @@ class NativeDenseModel:
     ) -> None:
         """Hands everything to the kernels; the tensors are kept, not copied. `load` does so for a directory.
 
+        Args:
+            config: of the model.
+            embedding: `[vocab, hidden]`, in a type of `_EMBEDDING_FORMATS`.
+            packed: everything else, as `pack_model` makes it.
+            options: how to run it.
+            stop_token_ids: see above.
+            team: does the work; it belongs to the model from now on, which ends it when it is closed.
+
         Raises:
             NativeError: no native library, or a shape that it does not do.
         """
@@ -237,18 +246,7 @@ class NativeDenseModel:
 
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """See `StepModel.draw`."""
-        width = logits.stride(0) * logits.element_size()
-        start = logits.data_ptr()
-        draws = (Draw * len(samples))(
-            *(
-                Draw(start + width * row, sample.temperature, sample.top_p, sample.min_p, sample.top_k, sample.uniform)
-                for row, sample in zip(rows, samples, strict=True)
-            )
-        )
-        tokens = (ctypes.c_int32 * len(samples))()
-        if self._library.cp_sample(self._team.handle, len(samples), draws, logits.shape[1], tokens):
-            raise MemoryBudgetError("no memory for drawing tokens")
-        return list(tokens)
+        return draw_tokens(self._team, logits, rows, samples)
 
     def _room(self, rows: int) -> torch.Tensor:
         """Memory for logits, the same each time: fresh memory costs more than filling it."""
