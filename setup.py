@@ -20,7 +20,7 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx51
 # GCC 12 takes the undefined registers of its own intrinsics for mistakes.
 QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 X86 = {"kernels_plain": [], "kernels_avx2": AVX2, "kernels_avx2_vnni": [*AVX2, "-mavxvnni"], "kernels_avx512": [*AVX512, *QUIET]}
-ARM = {"kernels_plain": [], "kernels_neon": []}
+ARM = {"kernels_plain": [], "kernels_neon": [], "kernels_neon_dot": ["-march=armv8.2-a+dotprod"]}
 
 
 class BuildNative(build_ext):

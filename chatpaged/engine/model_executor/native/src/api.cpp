@@ -1,5 +1,6 @@
 #include <string.h>
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #endif
 
@@ -32,7 +33,14 @@ static std::vector<const Kernels*> available() {
     if (avx2) found.push_back(kernels_avx2());
 #endif
     (void)avx2;
-#elif defined(CP_HAVE_NEON)
+#elif defined(CP_HAVE_NEON) || defined(CP_HAVE_NEON_DOT)
+#if defined(CP_HAVE_NEON_DOT) && defined(__linux__)
+    if (getauxval(AT_HWCAP) & (1UL << 20)) found.push_back(kernels_neon_dot());  // HWCAP_ASIMDDP
+#elif defined(CP_HAVE_NEON_DOT) && defined(__APPLE__)
+    found.push_back(kernels_neon_dot());  // all of Apple's have them
+#endif
+#endif
+#if defined(CP_HAVE_NEON)
     found.push_back(kernels_neon());
 #endif
     found.push_back(kernels_plain());

@@ -109,3 +109,4 @@ const Kernels* kernels_avx2();
 const Kernels* kernels_avx2_vnni();
 const Kernels* kernels_avx512();
 const Kernels* kernels_neon();
+const Kernels* kernels_neon_dot();
