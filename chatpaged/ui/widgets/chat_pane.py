@@ -312,7 +312,8 @@ class ChatPane(Vertical):
         used = await self.workspace.context_use(chat, text)
         if chat is self.chat:
             left_out = chat.reply.draft.left_out if chat.reply is not None else 0
-            self.query_one(ContextMeter).show(used, model.context, left_out=left_out)
+            for meter in self.query(ContextMeter):  # none when the app ends meanwhile
+                meter.show(used, model.context, left_out=left_out)
 
 
 def item_of(chat: Chat, node: Node) -> MessageItem:

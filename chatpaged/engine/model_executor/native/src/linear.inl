@@ -37,13 +37,12 @@ CP_INLINE VF load_weight(const float* p) { return vload(p); }
 CP_INLINE VF load_weight(const uint16_t* p) { return vload_half(p); }
 
 template <int ROWS, typename Weight>
-static void float_tile(const Weight* w, int k, const float* a, int stride, float* out) {
+static void float_tile(const Weight* w, int k, const float* a, int stride, bool fresh, float* out) {
     VF acc[ROWS][TILE_VECTORS];
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
     for (int i = 0; i < k; i++) {
-        if (ROWS <= 4) __builtin_prefetch((const uint8_t*)(w + (int64_t)i * PANEL) + AHEAD);
-        if (ROWS <= 4 && sizeof(Weight) == 4 && TILE == PANEL) __builtin_prefetch((const uint8_t*)(w + (int64_t)i * PANEL) + AHEAD + 64);
+        if (fresh) prefetch_ahead((const uint8_t*)(w + (int64_t)i * PANEL), PANEL * sizeof(Weight));
         VF wide[TILE_VECTORS];
         for (int v = 0; v < TILE_VECTORS; v++) wide[v] = load_weight(w + (int64_t)i * PANEL + v * LANES);
         for (int r = 0; r < ROWS; r++) {
@@ -93,12 +92,13 @@ CP_INLINE void i4_group(VI (&sum)[ROWS][TILE_VECTORS], const uint8_t* data, cons
 
 #if defined(CP_WIDE_I8)
 template <int ROWS>
-static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, float* out) {
+static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, bool fresh, float* out) {
     constexpr int PIECES = TILE / 4;  // of four outputs, whose sums of two pairs of inputs lie side by side
     VF acc[ROWS][TILE_VECTORS];
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
     for (int g = 0; g < groups; g++, panel += I8_BYTES) {
+        if (fresh) prefetch_ahead(panel, I8_BYTES);
         const uint8_t* data = panel + PANEL * 2 + column * 4;
         VI sum[ROWS][PIECES];
         for (int r = 0; r < ROWS; r++)
@@ -147,13 +147,13 @@ CP_INLINE void i8_group(VI (&sum)[ROWS][TILE_VECTORS], const uint8_t* data, cons
 }
 
 template <int ROWS>
-static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, float* out) {
+static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, bool fresh, float* out) {
     VF acc[ROWS][TILE_VECTORS];
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
     for (int g = 0; g < groups; g++, panel += I8_BYTES) {
         const uint8_t* data = panel + PANEL * 2 + column * 4;
-        if (ROWS <= 4 && column == 0) prefetch_ahead(panel, I8_BYTES);
+        if (fresh) prefetch_ahead(panel, I8_BYTES);
         VI sum[ROWS][TILE_VECTORS];
         for (int r = 0; r < ROWS; r++)
             for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = izero();
@@ -179,7 +179,7 @@ static void i8_tile(const uint8_t* panel, int column, int groups, const WholeRow
 #endif
 
 template <int ROWS>
-static void i4_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, float* out) {
+static void i4_tile(const uint8_t* panel, int column, int groups, const WholeRows& a, bool fresh, float* out) {
     VF acc[ROWS][TILE_VECTORS];
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = vzero();
@@ -188,7 +188,7 @@ static void i4_tile(const uint8_t* panel, int column, int groups, const WholeRow
         VI sum[ROWS][TILE_VECTORS];
         for (int r = 0; r < ROWS; r++)
             for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = izero();
-        if (ROWS <= 4 && column == 0) prefetch_ahead(panel, I4_BYTES);
+        if (fresh) prefetch_ahead(panel, I4_BYTES);
         i4_group<ROWS>(sum, data, a.high + g * GROUP, a.stride);
         for (int r = 0; r < ROWS; r++)
             for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = times_256(sum[r][v]);
@@ -236,11 +236,12 @@ static void panel_rows(const Linear& w, const Activations& a, int row, int panel
     WholeRows whole = {a.high + (int64_t)row * a.stride, a.low + (int64_t)row * a.stride, (const int16_t*)a.high + (int64_t)row * a.stride, a.scales + (int64_t)row * group_stride,
                        a.sums + (int64_t)row * group_stride, a.stride, group_stride};
     for (int column = 0; column < PANEL; column += TILE) {
+        bool fresh = row == 0 && column == 0;  // the first to read these weights
         switch (w.format) {
-            case F32: float_tile<ROWS>((const float*)w.data + (int64_t)panel * w.k * PANEL + column, w.k, values, a.stride, out + column); break;
-            case F16: float_tile<ROWS>((const uint16_t*)w.data + (int64_t)panel * w.k * PANEL + column, w.k, values, a.stride, out + column); break;
-            case I8: i8_tile<ROWS>(w.data + (int64_t)panel * groups * I8_BYTES, column, groups, whole, out + column); break;
-            case I4: i4_tile<ROWS>(w.data + (int64_t)panel * groups * I4_BYTES, column, groups, whole, out + column); break;
+            case F32: float_tile<ROWS>((const float*)w.data + (int64_t)panel * w.k * PANEL + column, w.k, values, a.stride, fresh, out + column); break;
+            case F16: float_tile<ROWS>((const uint16_t*)w.data + (int64_t)panel * w.k * PANEL + column, w.k, values, a.stride, fresh, out + column); break;
+            case I8: i8_tile<ROWS>(w.data + (int64_t)panel * groups * I8_BYTES, column, groups, whole, fresh, out + column); break;
+            case I4: i4_tile<ROWS>(w.data + (int64_t)panel * groups * I4_BYTES, column, groups, whole, fresh, out + column); break;
             default: break;
         }
     }
