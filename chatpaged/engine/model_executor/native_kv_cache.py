@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 
-from chatpaged.engine.block_pool import NULL_BLOCK
 from chatpaged.engine.model_executor.kv_cache import apply_operations
 from chatpaged.engine.model_executor.native.interface import F16, F32, I8
 from chatpaged.engine.model_executor.native.library import load_library
@@ -26,6 +25,7 @@ from chatpaged.engine.scheduler_output import BlockOperation
 KV_FORMATS: Mapping[str, int] = {"fp32": F32, "fp16": F16, "int8": I8}
 _ELEMENT_BYTES = {F32: 4, F16: 2, I8: 1}
 _HEAD_UNIT = 16
+READY_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,8 @@ class NativeKVCache:
         self.pool = torch.empty((num_blocks, layout.block_bytes), dtype=torch.uint8)
         # Measured: attention over long contexts takes half the time.
         load_library().cp_use_large_pages(self.pool.data_ptr(), self.pool.numel())
-        self.pool[NULL_BLOCK].zero_()
+        # The first blocks are taken now: a first prompt should not wait for the system to clear pages.
+        self.pool[: max(1, READY_BYTES // layout.block_bytes)].zero_()
 
     def apply(self, operations: Iterable[BlockOperation]) -> None:
         """Carries out block moves, in order."""

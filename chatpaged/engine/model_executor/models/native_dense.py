@@ -28,6 +28,8 @@ from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import MemoryBudgetError, ModelError
 
 FORMATS: Mapping[str, int] = {"none": F32, "fp16": F16, "int8": I8, "int4": I4}
+READY_TOKENS = 256
+"""Of the largest step that no memory has to be found for."""
 _EMBEDDING_FORMATS = {torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
 _QK_NORMS = {"none": 0, "head": 1, "full": 2}
 _MATRICES = ("qkv", "o", "gate_up", "down")
@@ -197,6 +199,7 @@ class NativeDenseModel:
         self._handle = self._library.cp_model_create(self._team.handle, ctypes.byref(model))
         if not self._handle or self._library.cp_model_block_bytes(self._handle) != self.layout.block_bytes:
             raise NativeError("the native kernels do not do a model of this shape")
+        self._library.cp_model_reserve(self._handle, READY_TOKENS)  # where that fails, a step will say so
         self.instruction_set = self._team.instruction_set
 
     @classmethod

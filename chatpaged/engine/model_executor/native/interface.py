@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-VERSION = 4
+VERSION = 5
 """Of structures and layouts; has to be that of the library."""
 F32, F16, I8, I4, BF16 = range(5)
 """Formats, as `enum Format` numbers them."""
@@ -141,6 +141,7 @@ FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
     "cp_model_create": (_pointer, [_pointer, ctypes.POINTER(ModelConfig)]),
     "cp_model_destroy": (None, [_pointer]),
     "cp_model_block_bytes": (ctypes.c_int64, [_pointer]),
+    "cp_model_reserve": (_int, [_pointer, _int]),
     "cp_model_step": (_int, [_pointer, _step]),
     "cp_attention": (_int, [_pointer, ctypes.POINTER(AttentionConfig), _int, _step, _pointer, _pointer, _pointer, _pointer]),
     "cp_linear_apply": (_int, [_pointer, _linear, _int, _pointer, _pointer]),

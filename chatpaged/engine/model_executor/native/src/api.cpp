@@ -93,6 +93,15 @@ cp_model* cp_model_create(cp_team* team, const cp_model_config* config) {
 void cp_model_destroy(cp_model* model) { delete model; }
 int64_t cp_model_block_bytes(const cp_model* model) { return model->block_bytes(); }
 
+int32_t cp_model_reserve(cp_model* model, int32_t tokens) {
+    try {
+        model->reserve(tokens);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
 int32_t cp_model_step(cp_model* model, const cp_step* step) {
     try {
         model->step(*step);

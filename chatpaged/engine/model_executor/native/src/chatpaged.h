@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 // Changes with every change of a structure or a layout; the Python side refuses another one.
-enum { CP_VERSION = 4 };
+enum { CP_VERSION = 5 };
 
 typedef struct {
     int32_t format;        // F32 0, F16 1, I8 2, I4 3
@@ -75,6 +75,8 @@ CP_API const char* cp_team_instruction_set(const cp_team*);
 CP_API cp_model* cp_model_create(cp_team*, const cp_model_config*);
 CP_API void cp_model_destroy(cp_model*);
 CP_API int64_t cp_model_block_bytes(const cp_model*);
+// Takes memory for steps of so many tokens, so that the first of them does not have to. 0, or -1 where there is none.
+CP_API int32_t cp_model_reserve(cp_model*, int32_t tokens);
 // 0, or -1 where memory for intermediate results is lacking.
 CP_API int32_t cp_model_step(cp_model*, const cp_step*);
 

@@ -29,8 +29,9 @@ cp_model::cp_model(cp_team* team, const cp_model_config& given)
     rooms_.reserve(room_floats_ * team->team.size());
 }
 
-void cp_model::prepare(const cp_step& step) {
-    int64_t rows = padded(std::max(step.num_tokens, step.num_logits), 16);
+// Memory for the intermediate results of so many tokens.
+void cp_model::reserve(int64_t tokens) {
+    int64_t rows = padded(tokens, 16);
     x_.reserve(rows * hidden_stride_);
     qkv_.reserve(rows * qkv_stride_);
     attended_.reserve(rows * attended_stride_);
@@ -42,6 +43,10 @@ void cp_model::prepare(const cp_step& step) {
     scales_.reserve(rows * act_stride_ / GROUP);
     sums_.reserve(rows * act_stride_ / GROUP);
     act_ = {values_.get(), high_.get(), low_.get(), scales_.get(), sums_.get(), (int32_t)act_stride_};
+}
+
+void cp_model::prepare(const cp_step& step) {
+    reserve(std::max(step.num_tokens, step.num_logits));
     positions_.clear();
     slot_blocks_.clear();
     const int32_t* table = step.tables;

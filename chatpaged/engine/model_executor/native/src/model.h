@@ -44,6 +44,7 @@ struct cp_team {
 struct cp_model {
     cp_model(cp_team* team, const cp_model_config& config);
     void step(const cp_step& step);
+    void reserve(int64_t tokens);
     int64_t block_bytes() const { return 2 * kv.part_bytes * config.num_layers; }
 
     cp_team* team;
