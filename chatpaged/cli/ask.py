@@ -82,7 +82,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
         answers = _answer(llm, session, draft, params, view)
     tell_about(answers, status, stops_on_repeat=params.stop_on_repeat)
     if view.stats and answers.metrics is not None:
-        status.write("\n".join((stats_of(answers.metrics), f"runs on {llm.code}", *answers.rereads)))
+        status.write("\n".join((stats_of(answers.metrics), f"runs on {llm.code.with_reason}", *answers.rereads)))
     if answers.interrupted_by is not None:
         raise click.exceptions.Exit(answers.interrupted_by)
 

@@ -127,7 +127,7 @@ class Bench:
         if _TRANSFORMERS in self._asked.vs:
             self._start_transformers()
         machine = describe_machine(self._threads)
-        _write([f"model {self._model.name}", f"runs on {llm.code}", *machine_lines(machine, ceilings), *self._peer_lines()])
+        _write([f"model {self._model.name}", f"runs on {llm.code.with_reason}", *machine_lines(machine, ceilings), *self._peer_lines()])
         measured = []
         for workload in self._workloads:
             measured.append(self._measure(workload, ours))

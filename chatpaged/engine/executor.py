@@ -43,12 +43,19 @@ class ModelCode:
         weights: how weights are stored: "int4", "float32", ...; empty without any.
         kv: likewise keys and values.
         weight_bytes: of the weights that a decode step reads.
+        reason: why this code, or weights like these.
     """
 
     name: str
     weights: str = ""
     kv: str = ""
     weight_bytes: int = 0
+    reason: str = ""
+
+    @property
+    def with_reason(self) -> str:
+        """The same with its reason."""
+        return f"{self} ({self.reason})" if self.reason else str(self)
 
     def __str__(self) -> str:
         if self.weights == self.kv:

@@ -114,7 +114,7 @@ def test_json_and_stats_of_an_answer_that_is_cut() -> None:  # E14
     assert value["answers"][0]["text"] == value["text"]
     assert len(value["answers"][0]["token_ids"]) == 5
     assert result.err.count("\n") == 3
-    assert re.search(r"^runs on native [\w-]+ · int4 weights · fp16 KV$", result.err, re.MULTILINE)
+    assert re.search(r"^runs on native [\w-]+ · int4 weights · fp16 KV \(.* 4 bits already: nothing is lost\)$", result.err, re.MULTILINE)
     assert "prompt 34 tokens: 0 cached, 34 read" in result.err
     assert "answer 5 tokens" in result.err
     # The same seed gives the same text, as text too.

@@ -60,7 +60,7 @@ def test_without_arguments_all_three_are_run(model: Path, tmp_path: Path) -> Non
     assert "\x1b" not in result.out
     told = json.loads(out.read_text())
     assert sorted(told) == ["ceilings", "code", "machine", "model", "options", "peers", "workloads"]
-    assert told["code"] == {"name": "scripted", "weights": "", "kv": "", "weight_bytes": 0}
+    assert told["code"] == {"name": "scripted", "weights": "", "kv": "", "weight_bytes": 0, "reason": ""}
     assert (told["ceilings"], told["options"]["limit"], told["options"]["engine"]["kv_blocks"]) == (CEILINGS, 3, 4000)
     assert [(one["name"], one["chats"], one["replies"]) for one in told["workloads"]] == [("w1", 1, 1), ("w2", 3, 3), ("w3", 3, 9)]
     (engine,) = told["workloads"][2]["engines"]

@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,31 +36,37 @@ def quantized_file(files: WeightFiles, directory: Path, quantize: str) -> Path:
     """Where the packed weights of a model are kept.
 
     Args:
-        files: its weights. Their places, sizes and times of change say which model it is.
+        files: its weights. Their places, sizes and times say which model it is; the time at which a file was last touched in any way cannot
+            be set back, as that of its contents can.
         directory: the model; its configuration takes part too.
         quantize: how it is packed.
     """
     stats = [(path.resolve(), path.stat()) for path in (*files.paths, directory / "config.json")]
-    facts = [VERSION, quantize, *((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)]
+    facts = [VERSION, quantize, *((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats)]
     digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
     return paths.cache_dir() / "quantized" / f"{digest}.safetensors"
 
 
 def load_quantized(path: Path, sizes: Mapping[str, int]) -> dict[str, torch.Tensor] | None:
-    """Maps a file; None if there is none, it is not whole, or holds something else than was expected.
+    """Maps a file; None if there is none, it is not whole, damaged, or holds something else than was expected.
 
     Args:
         path: the file.
         sizes: bytes of each tensor, by name. The kernels rely on them.
     """
+    if not path.is_file():  # opening a pipe would wait for somebody who writes
+        return None
     try:
         with safetensors.safe_open(path, framework="pt") as file:
+            checksums = file.metadata() or {}
             if not sizes.keys() <= set(file.keys()):
                 return None
             tensors = {name: file.get_tensor(name) for name in sizes}
     except (OSError, safetensors.SafetensorError):
         return None
     if any(tensor.numel() * tensor.element_size() != sizes[name] for name, tensor in tensors.items()):
+        return None
+    if any(checksums.get(name) != _checksum(tensor) for name, tensor in tensors.items()):
         return None
     with contextlib.suppress(OSError):  # the file may be somebody else's
         os.utime(path)  # so that the files that are used are those that are kept
@@ -90,8 +97,13 @@ def save_quantized(path: Path, tensors: Mapping[str, torch.Tensor]) -> bool:
     return True
 
 
+def _checksum(tensor: torch.Tensor) -> str:
+    data: Any = tensor.contiguous().view(torch.uint8).flatten().numpy()  # numpy's arrays are buffers, but are not typed as such
+    return f"{zlib.crc32(data):08x}"
+
+
 def _write(file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": {name: _checksum(tensor) for name, tensor in tensors.items()}}
     end = 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()

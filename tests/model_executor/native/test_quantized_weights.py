@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ import torch
 from chatpaged import paths
 from chatpaged.engine.model_executor.models import native_dense
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
-from chatpaged.engine.model_executor.quantized_weights import KEPT_FILES, load_quantized, save_quantized
-from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.model_executor.quantized_weights import KEPT_FILES, load_quantized, quantized_file, save_quantized
+from chatpaged.engine.weight_files import check_directory, inspect_weights
 from chatpaged.errors import ModelError
 from tests.model_executor.dense_cases import read_config, save_case, understood
 from tests.model_executor.logits import Rows
@@ -141,10 +142,16 @@ def with_header(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], by
         header = json.loads(data[8 : 8 + length])
         change(header)
         end = 0
-        for entry in header.values():
+        for entry in (entry for name, entry in header.items() if name != "__metadata__"):
             size = entry["data_offsets"][1] - entry["data_offsets"][0]
             entry["data_offsets"] = [end, end + size]
             end += size
+        # Only sizes shall be wrong.
+        header["__metadata__"] = {
+            name: f"{zlib.crc32(bytes(entry['data_offsets'][1] - entry['data_offsets'][0])):08x}"
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
         text = json.dumps(header).encode()
         return struct.pack("<Q", len(text)) + text + bytes(end)
 
@@ -283,7 +290,7 @@ import torch
 from chatpaged.engine.model_executor.models.dense_config import dense_config
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
 from chatpaged.engine.tokenizer import read_json
-from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.weight_files import check_directory, inspect_weights
 from chatpaged.errors import ModelError
 torch.set_num_threads(1)
 directory = Path(sys.argv[1])
@@ -322,3 +329,32 @@ def test_damaged_weights_are_not_kept(directory: Path, quantized: Path, monkeypa
     with pytest.raises(ModelError):
         load(directory)
     assert not quantized.exists()
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "packed.safetensors"
+    tensors = {"a": torch.arange(100, dtype=torch.uint8), "b": torch.ones(7)}
+    sizes = {"a": 100, "b": 28}
+    assert save_quantized(path, tensors)
+    assert load_quantized(path, sizes) is not None
+    data = bytearray(path.read_bytes())
+    data[-64] ^= 1  # of b; the last bytes are filling
+    path.write_bytes(data)
+    assert load_quantized(path, sizes) is None
+
+
+def test_a_pipe_in_its_place_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "packed.safetensors")
+    assert load_quantized(tmp_path / "packed.safetensors", {}) is None
+
+
+def test_contents_that_changed_without_a_trace_of_time_have_another_place(model_directory: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(model_directory("llama"), tmp_path / "model"))
+    weights = directory / "model.safetensors"
+    before = quantized_file(inspect_weights(directory), directory, "int8")
+    times = weights.stat()
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))  # as cp -p and rsync -t do
+    assert quantized_file(inspect_weights(directory), directory, "int8") != before

@@ -79,10 +79,12 @@ class CodePath:
             weight_bytes: see `ModelCode`.
         """
         if self.kind == "native":
-            return ModelCode(name=f"native {instruction_set}", weights=self.weights, kv=self.kv_dtype, weight_bytes=weight_bytes)
+            return ModelCode(
+                name=f"native {instruction_set}", weights=self.weights, kv=self.kv_dtype, weight_bytes=weight_bytes, reason=self.reason
+            )
         name = ("torch decoder" if self.kind == "dense" else "transformers") + (", native attention" if instruction_set else "")
         dtype = str(self.dtype).removeprefix("torch.")
-        return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes)
+        return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes, reason=self.reason)
 
 
 def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, device: torch.device, dtype: torch.dtype) -> CodePath:
