@@ -126,26 +126,18 @@ int32_t cp_attention(cp_team* team, const cp_attention_config* config, int32_t l
         plan.build(*step, shape, config->window);
         AttentionInputs inputs = {scaled.get(), query_stride, out, query_stride, step->pool + 2 * shape.part_bytes * layer,
                                   2 * shape.part_bytes * config->num_layers, config->softcap, config->sinks};
-        std::vector<int> positions;
-        std::vector<int64_t> blocks;
-        const int32_t* table = step->tables;
-        for (int row = 0; row < step->num_rows; row++) {
-            for (int i = 0; i < step->row_tokens[row]; i++) {
-                positions.push_back(step->row_starts[row] + i);
-                blocks.push_back(table[positions.back() / config->block_size]);
-            }
-            table += step->row_blocks[row];
-        }
+        std::vector<TokenPlace> places;
+        find_places(*step, config->block_size, &places);
         team->team.run([&](int thread) {
             Team& threads = team->team;
             float* room = rooms.get() + thread * room_floats;
             for (int token; (token = threads.next(1)) < step->num_tokens;) {
                 memcpy(scaled.get() + token * query_stride, query + token * query_stride, sizeof(float) * query_stride);
                 kernels.scale(scaled.get() + token * query_stride, config->scale, (int)query_stride);
-                uint8_t* keys = (uint8_t*)inputs.layer + blocks[token] * inputs.block_bytes;
+                uint8_t* keys = (uint8_t*)inputs.layer + places[token].block * inputs.block_bytes;
                 for (int head = 0; head < config->kv_heads; head++) {
                     int64_t place = token * kv_stride + (int64_t)head * config->head_dim;
-                    kernels.write_kv(shape, keys, keys + shape.part_bytes, head, positions[token] % config->block_size, key + place, value + place);
+                    kernels.write_kv(shape, keys, keys + shape.part_bytes, head, places[token].position % config->block_size, key + place, value + place);
                 }
             }
             threads.barrier();
@@ -162,27 +154,15 @@ int32_t cp_attention(cp_team* team, const cp_attention_config* config, int32_t l
 int32_t cp_linear_apply(cp_team* team, const cp_linear* layer, int32_t rows, const float* x, float* y) {
     int32_t stride = (layer->k + GROUP - 1) / GROUP * GROUP, panels = (layer->n + PANEL - 1) / PANEL;
     try {
-        Buffer<float> values, scales;
-        Buffer<int8_t> high, low;
-        Buffer<int32_t> sums;
-        values.reserve((int64_t)rows * stride);
-        high.reserve(2 * (int64_t)rows * stride);
-        low.reserve((int64_t)rows * stride);
-        scales.reserve((int64_t)rows * stride / GROUP);
-        sums.reserve((int64_t)rows * stride / GROUP);
-        Activations act = {values.get(), high.get(), low.get(), scales.get(), sums.get(), stride};
+        ActivationRoom act;
+        act.reserve(rows, stride);
         Linear weights = {layer->format, layer->n, layer->k, (const uint8_t*)layer->data, layer->bias};
         Target target = {STORE, y, panels * PANEL, 1.0f};
         team->team.run([&](int) {
             Team& threads = team->team;
-            for (int row; (row = threads.next(1)) < rows;) {
-                memcpy(values.get() + (int64_t)row * stride, x + (int64_t)row * layer->k, sizeof(float) * layer->k);
-                int64_t place = (int64_t)row * stride, group = place / GROUP;
-                team->kernels->quantize(x + (int64_t)row * layer->k, layer->k, layer->format, place, high.get(), low.get(), scales.get() + group,
-                                        sums.get() + group);
-            }
+            for (int row; (row = threads.next(1)) < rows;) act.set(*team->kernels, layer->format, layer->k, row, x + (int64_t)row * layer->k);
             threads.barrier();
-            for (int panel; (panel = threads.next(1)) < panels;) team->kernels->linear(weights, act, rows, panel, panel + 1, target);
+            for (int panel; (panel = threads.next(1)) < panels;) team->kernels->linear(weights, act.view(), rows, panel, panel + 1, target);
         });
         return 0;
     } catch (const std::bad_alloc&) {

@@ -6,7 +6,35 @@
 #include <algorithm>
 
 static int64_t padded(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-static bool whole_numbers(const cp_linear& layer) { return layer.format == I8 || layer.format == I4; }
+
+void ActivationRoom::reserve(int64_t rows, int64_t stride) {
+    values_.reserve(rows * stride);
+    high_.reserve(2 * rows * stride);
+    low_.reserve(rows * stride);
+    scales_.reserve(rows * stride / GROUP);
+    sums_.reserve(rows * stride / GROUP);
+    view_ = {values_.get(), high_.get(), low_.get(), scales_.get(), sums_.get(), (int32_t)stride};
+}
+
+void ActivationRoom::set(const Kernels& kernels, int32_t format, int k, int64_t row, const float* x) {
+    int64_t place = row * view_.stride, group = place / GROUP;
+    if (format == I8 || format == I4)
+        kernels.quantize(x, k, format, place, high_.get(), low_.get(), scales_.get() + group, sums_.get() + group);
+    else
+        memcpy(values_.get() + place, x, sizeof(float) * k);
+}
+
+void find_places(const cp_step& step, int block_size, std::vector<TokenPlace>* places) {
+    places->clear();
+    const int32_t* table = step.tables;
+    for (int row = 0; row < step.num_rows; row++) {
+        for (int i = 0; i < step.row_tokens[row]; i++) {
+            int position = step.row_starts[row] + i;
+            places->push_back({position, table[position / block_size]});
+        }
+        table += step.row_blocks[row];
+    }
+}
 
 KVShape kv_shape(int heads, int kv_heads, int head_dim, int block_size, int format) {
     KVShape shape{format, heads, kv_heads, head_dim, block_size, (int32_t)padded(head_dim, KEY_TILE), 0};
@@ -37,27 +65,12 @@ void cp_model::reserve(int64_t tokens) {
     attended_.reserve(rows * attended_stride_);
     glu_.reserve(rows * glu_stride_);
     temporary_.reserve(rows * hidden_stride_);
-    values_.reserve(rows * act_stride_);
-    high_.reserve(2 * rows * act_stride_);
-    low_.reserve(rows * act_stride_);
-    scales_.reserve(rows * act_stride_ / GROUP);
-    sums_.reserve(rows * act_stride_ / GROUP);
-    act_ = {values_.get(), high_.get(), low_.get(), scales_.get(), sums_.get(), (int32_t)act_stride_};
+    act_.reserve(rows, act_stride_);
 }
 
 void cp_model::prepare(const cp_step& step) {
     reserve(std::max(step.num_tokens, step.num_logits));
-    positions_.clear();
-    slot_blocks_.clear();
-    const int32_t* table = step.tables;
-    for (int row = 0; row < step.num_rows; row++) {
-        for (int i = 0; i < step.row_tokens[row]; i++) {
-            int position = step.row_starts[row] + i;
-            positions_.push_back(position);
-            slot_blocks_.push_back(table[position / kv.block_size]);
-        }
-        table += step.row_blocks[row];
-    }
+    find_places(step, kv.block_size, &places_);
     for (const auto& layer : layers)
         if (plans_.find(layer.window) == plans_.end()) plans_[layer.window];
     for (auto& plan : plans_) plan.second.build(step, kv, plan.first);
@@ -121,13 +134,7 @@ void cp_model::embed(const cp_step& step, int token) {
 }
 
 void cp_model::set_activations(const cp_linear& consumer, int row, const float* x) {
-    if (whole_numbers(consumer)) {
-        int64_t groups = act_stride_ / GROUP;
-        int64_t place = row * act_stride_, group = row * groups;
-        team->kernels->quantize(x, consumer.k, consumer.format, place, high_.get(), low_.get(), scales_.get() + group, sums_.get() + group);
-    } else {
-        memcpy(values_.get() + row * act_stride_, x, sizeof(float) * consumer.k);
-    }
+    act_.set(*team->kernels, consumer.format, consumer.k, row, x);
 }
 
 void cp_model::norm(const cp_linear& consumer, int row, int token, const float* weight, float* room) {
@@ -145,7 +152,7 @@ void cp_model::product(const cp_linear& layer, int rows, Store store, float* out
     int panels = (int)(padded(layer.n, PANEL) / PANEL);
     int at_a_time = std::max(1, panels / (team->team.size() * (rows < 8 ? 2 : 6)));
     for (int first; (first = team->team.next(at_a_time)) < panels;)
-        team->kernels->linear(weights, act_, rows, first, std::min(panels, first + at_a_time), target);
+        team->kernels->linear(weights, act_.view(), rows, first, std::min(panels, first + at_a_time), target);
     team->team.barrier();
 }
 
@@ -161,7 +168,7 @@ void cp_model::residual(const cp_linear& layer, int rows, const float* post_norm
 
 void cp_model::store_keys(const cp_step& step, const cp_layer& layer, int index, int token) {
     const Kernels& kernels = *team->kernels;
-    int dim = config.head_dim, position = positions_[token], half = config.rotary_dim / 2;
+    int dim = config.head_dim, position = places_[token].position, half = config.rotary_dim / 2;
     float* query = qkv_.get() + token * qkv_stride_;
     float* key = query + (int64_t)config.heads * dim;
     float* value = key + (int64_t)config.kv_heads * dim;
@@ -176,7 +183,7 @@ void cp_model::store_keys(const cp_step& step, const cp_layer& layer, int index,
         if (layer.cosine) kernels.rotate(x, layer.cosine + (int64_t)position * half, layer.sine + (int64_t)position * half, config.rotary_dim);
     }
     kernels.scale(query, config.attention_scale, config.heads * dim);
-    uint8_t* keys = step.pool + slot_blocks_[token] * block_bytes() + 2 * kv.part_bytes * index;
+    uint8_t* keys = step.pool + places_[token].block * block_bytes() + 2 * kv.part_bytes * index;
     for (int head = 0; head < config.kv_heads; head++)
         kernels.write_kv(kv, keys, keys + kv.part_bytes, head, position % kv.block_size, key + (int64_t)head * dim, value + (int64_t)head * dim);
 }

@@ -32,6 +32,28 @@ class Buffer {
     int64_t count_ = 0;
 };
 
+// Activations of some rows, in the form that the weights they meet ask for.
+class ActivationRoom {
+   public:
+    // stride: inputs of the widest layer, padded.
+    void reserve(int64_t rows, int64_t stride);
+    const Activations& view() const { return view_; }
+    void set(const Kernels& kernels, int32_t format, int k, int64_t row, const float* x);
+
+   private:
+    Buffer<float> values_, scales_;
+    Buffer<int8_t> high_, low_;
+    Buffer<int32_t> sums_;
+    Activations view_{};
+};
+
+// Where a token of a step goes: its place in the sequence, and the block of it.
+struct TokenPlace {
+    int position;
+    int64_t block;
+};
+void find_places(const cp_step& step, int block_size, std::vector<TokenPlace>* places);
+
 struct cp_team {
     cp_team(int threads, const Kernels* kernels) : team(threads), kernels(kernels) {}
     Team team;
@@ -67,11 +89,8 @@ struct cp_model {
     void each(int count, int at_a_time, Function function);
 
     int64_t hidden_stride_, act_stride_, qkv_stride_, attended_stride_, glu_stride_, room_floats_;
-    Activations act_{};
-    Buffer<float> x_, values_, scales_, qkv_, attended_, glu_, temporary_, rooms_;
-    Buffer<int8_t> high_, low_;
-    Buffer<int32_t> sums_;
-    std::vector<int> positions_;
-    std::vector<int64_t> slot_blocks_;
+    ActivationRoom act_;
+    Buffer<float> x_, qkv_, attended_, glu_, temporary_, rooms_;
+    std::vector<TokenPlace> places_;
     std::map<int, AttentionPlan> plans_;
 };
