@@ -32,6 +32,7 @@ from chatpaged.engine.model_executor.models.few_rows import few_rows_product
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.rope_table import RopeTable, rope_table, rotate
 from chatpaged.engine.tokenizer import read_json
+from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import InvalidRequestError
 
 _Rotation = tuple[torch.Tensor, torch.Tensor]
@@ -183,7 +184,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return (normed.to(weight.dtype) * weight).to(x.dtype)
 
 
-def load_dense_model(directory: Path, dtype: torch.dtype, device: torch.device, max_model_len: int | None) -> DenseModel:
+def load_dense_model(
+    directory: Path, dtype: torch.dtype, device: torch.device, max_model_len: int | None, files: WeightFiles | None = None
+) -> DenseModel:
     """Loads a model directory without transformers.
 
     Args:
@@ -191,6 +194,7 @@ def load_dense_model(directory: Path, dtype: torch.dtype, device: torch.device, 
         dtype: type of the weights.
         device: where they go.
         max_model_len: longest sequence; None is the model's context.
+        files: its weights, if they were looked at already.
 
     Raises:
         NotDenseError: the dense decoder cannot run it; transformers' classes perhaps can.
@@ -202,14 +206,14 @@ def load_dense_model(directory: Path, dtype: torch.dtype, device: torch.device, 
     if isinstance(config, str):
         raise NotDenseError(f"no dense decoder for {directory}: {config}")
     context = choose_context(config, max_model_len)
-    with DenseFiles(directory, config, dtype) as files:
-        embedding = files.embedding()
-        head = files.lm_head(embedding)
+    with DenseFiles(directory, config, dtype, files) as opened:
+        embedding = opened.embedding()
+        head = opened.lm_head(embedding)
         on_device = embedding.to(device)
         weights = DenseWeights(
             embedding=on_device,
-            layers=[layer.to(device) for layer in files.layers()],
-            final_norm=files.final_norm().to(device),
+            layers=[layer.to(device) for layer in opened.layers()],
+            final_norm=opened.final_norm().to(device),
             lm_head=on_device if head is embedding else head.to(device),
         )
     return DenseModel(config, weights, context, stop_tokens(directory))

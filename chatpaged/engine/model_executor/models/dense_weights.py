@@ -140,12 +140,15 @@ def read_rows(files: WeightFiles, name: str, count: int) -> torch.Tensor:
 class DenseFiles:
     """The open files of a model. A context manager; what was read stays valid after it is closed."""
 
-    def __init__(self, directory: Path, config: DenseConfig, dtype: torch.dtype) -> None:
-        """Opens the files, reads headers only. Arguments and errors as for `read_dense_weights`."""
+    def __init__(self, directory: Path, config: DenseConfig, dtype: torch.dtype, files: WeightFiles | None = None) -> None:
+        """Opens the files, reads headers only. Arguments and errors as for `read_dense_weights`.
+
+        `files` is what was seen of the weights, if somebody has looked at them already.
+        """
         self._directory = directory
         self._config = config
         self._dtype = dtype
-        files = inspect_weights(directory)
+        files = files if files is not None else inspect_weights(directory)
         reason = fits(config, files.shapes)
         if reason is not None:
             raise NotDenseError(f"the weights in {directory} do not fit its config.json: {reason}")

@@ -154,7 +154,7 @@ def load_model(
         if path.kind == "native":
             return _load_native(directory, files, path, options, tell)
         if path.kind == "dense":
-            return _on_torch(load_dense_model(directory, path.dtype, device, options.max_model_len), path, options, device)
+            return _on_torch(load_dense_model(directory, path.dtype, device, options.max_model_len, files), path, options, device)
     except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
         if path.kind == "native":
             refuse_requests(options, path.dtype, str(error))

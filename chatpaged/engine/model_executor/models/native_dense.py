@@ -220,7 +220,7 @@ class NativeDenseModel:
         """
         kept = quantized_file(files, directory, options.quantize)
         team = Team(options.threads, options.instruction_set)
-        with DenseFiles(directory, config, torch.float32) as opened:
+        with DenseFiles(directory, config, torch.float32, files) as opened:
             sizes = packed_sizes(config, options.quantize)
             packed = load_quantized(kept, sizes)
             if packed is None:
