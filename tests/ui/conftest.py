@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from textual.app import App
 
+from tests.ui.patient_pilot import PatientPilot
 from tests.ui.snapshots import check_snapshot
 
 Snapshot = Callable[[App[Any], str], None]
@@ -21,6 +22,12 @@ def _same_terminal_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.setenv("COLORTERM", "truecolor")
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every `run_test` gives the patient pilot."""
+    monkeypatch.setattr("textual.pilot.Pilot", PatientPilot)
 
 
 @pytest.fixture

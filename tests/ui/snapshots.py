@@ -14,9 +14,10 @@ from typing import Any
 from textual.app import App
 from textual.pilot import Pilot
 
+from tests.ui.patient_pilot import SECONDS
+
 DIRECTORY = Path(__file__).parent / "snapshots"
 WRITE = "write"
-_SECONDS = 20.0
 _NAMES = re.compile(r"terminal-\d+")
 
 
@@ -47,9 +48,9 @@ def check_snapshot(app: App[Any], name: str, *, mode: str) -> None:
 
 async def until(pilot: Pilot[Any], condition: Callable[[], object], what: str = "") -> None:
     """Waits until something holds; tests never wait for a fixed time."""
-    end = asyncio.get_running_loop().time() + _SECONDS
+    end = asyncio.get_running_loop().time() + SECONDS
     while not condition():
         if asyncio.get_running_loop().time() > end:
-            raise AssertionError(f"waited {_SECONDS:g} s in vain{f' for {what}' if what else ''}")
+            raise AssertionError(f"waited {SECONDS:g} s in vain{f' for {what}' if what else ''}")
         await pilot.pause(0.01)
     await pilot.pause()
