@@ -32,6 +32,7 @@ class World:
 
     def __init__(self, app: ScreenHost, pilot: Pilot[None], workspace: Workspace, chat: Chat, backend: ScriptedBackend) -> None:
         self.app, self.pilot, self.workspace, self.chat, self.backend = app, pilot, workspace, chat, backend
+        self._let = 0
 
     @property
     def screen(self) -> AlternativesScreen:
@@ -58,8 +59,10 @@ class World:
         """Lets the engine go on step by step until something holds."""
 
         def step() -> bool:
-            if not condition():
-                self.backend.pace.let(1)
+            pace = self.backend.pace
+            if not condition() and pace.begun > self._let:  # the last one was done: a slow engine is let no more than it has asked for
+                self._let = pace.begun
+                pace.let(1)
             return bool(condition())
 
         await self.until(step)
@@ -175,9 +178,8 @@ def test_an_answer_that_is_being_written_is_taken_when_it_is_whole() -> None:
             await at.step_until(lambda: len(at.texts) == 3 and all(at.texts))
             await at.pilot.press("2", "enter")
             await at.until(lambda: "taken when it is whole" in at.titles[1])
-            await at.step_until(lambda: at.states[1] is AnswerState.DONE)
-            at.backend.pace.free()
-            await at.until(lambda: at.app.result is not UNANSWERED)
+            # Step by step: the long ones must not end before they are stopped.
+            await at.step_until(lambda: at.app.result is not UNANSWERED)
             assert at.leaf() == "short"
             assert [node.finish_reason for node in at.chat.conversation.siblings(at.app.result)] == ["cancelled", "stop", "cancelled"]
 
