@@ -19,11 +19,13 @@ from tests.cli.runner import DEADLINE, REPOSITORY
 from tests.cli.scripted_model import make_model
 from tests.e2e.bare_terminal import BareTerminal
 from tests.e2e.tmux import HAS_TMUX, Tmux, surroundings
-from tests.e2e.troubled_app import IMPORTS, NOISE, TROUBLE
+from tests.e2e.troubled_app import IMPORTS, NOISE, SLOW_UNTIL, TROUBLE
 
 needs_tmux = pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")
 WELCOME, READY, WRITING = "What shall we talk about?", "is ready", "Esc stops"
 DEAD = "The engine has stopped"
+TROUBLED = "tests.e2e.troubled_app"
+SECONDS = 60.0
 LIST_WIDTH = 30
 ENDLESS = ("--temperature", "0", "--ignore-eos", "--threads", "1")  # one thread: others may be at work on this machine
 CTRL_Q, PROMPT_MARK = "\x11", "\u276f"
@@ -48,6 +50,11 @@ def letters(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "", text)
 
 
+def slow(until: Path) -> dict[str, str]:
+    """Surroundings in which answers are written slowly until there is a file."""
+    return {TROUBLE: "slow", SLOW_UNTIL: str(until)}
+
+
 def drawn(text: str) -> bool:
     """Whether anything in a text was drawn by the application."""
     return any(part in text for part in ("╭", "│", "New chat", "tok/s", "Commands"))
@@ -67,8 +74,9 @@ def answer_on(screen: str) -> str:
 @pytest.mark.starter
 def test_two_chats_one_stopped_the_end_and_again(home: Path, starter_model: Path) -> None:  # I5, C9, J1
     sea, moon = "Tell me about the sea.", "Tell me about the moon."
-    with Tmux(home) as terminal:
-        terminal.run("run", *ENDLESS, "--max-tokens", "120")
+    seen = home / "seen"
+    with Tmux(home, environment=slow(seen)) as terminal:
+        terminal.run("run", *ENDLESS, "--max-tokens", "120", module=TROUBLED)
         terminal.wait(WELCOME, READY)
         assert terminal.state("alternate_on") == "1"
         terminal.type(sea, "Enter")
@@ -83,6 +91,7 @@ def test_two_chats_one_stopped_the_end_and_again(home: Path, starter_model: Path
         terminal.press("Escape")
         terminal.wait("stopped:")
         stopped = answer_on(terminal.wait_gone(WRITING))
+        seen.touch()
         terminal.press("M-Down")
         terminal.wait("limit reached")
         terminal.wait_gone(WRITING)
@@ -110,7 +119,7 @@ def test_two_chats_one_stopped_the_end_and_again(home: Path, starter_model: Path
 
 def idle(process: psutil.Process) -> None:
     """Waits until a process takes next to no processor time."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + SECONDS
     share = 1.0
     while share > 0.4:
         assert time.monotonic() < end, f"it still takes {share:.0%} of a core"
@@ -125,8 +134,8 @@ def idle(process: psutil.Process) -> None:
 def test_killed_in_an_answer_and_gone_on_with(home: Path, starter_model: Path) -> None:  # J2
     question = "Tell me about mountains."
     seen: list[tuple[float, str]] = []
-    with Tmux(home) as terminal:
-        terminal.run("run", *ENDLESS, "--max-tokens", "400")
+    with Tmux(home, environment=slow(home / "never")) as terminal:
+        terminal.run("run", *ENDLESS, "--max-tokens", "400", module=TROUBLED)
         terminal.wait(WELCOME, READY)
         terminal.type(question, "Enter")
 
@@ -135,10 +144,11 @@ def test_killed_in_an_answer_and_gone_on_with(home: Path, starter_model: Path) -
             return any(len(text) > 20 and when < seen[-1][0] - 2 for when, text in seen)
 
         terminal.until(look, "an answer that has been there for two seconds")
-        terminal.process().kill()
+        process = terminal.process()
         killed = time.monotonic()
+        process.kill()
         terminal.until(lambda _: not terminal.has_process(), "the end")
-    old = [text for when, text in seen if when < killed - 1.5][-1]  # half a second for the screen and the disk
+    old = max((text for when, text in seen if when < killed - 1.5), key=len)  # half a second for the screen and the disk
     message, answer = kept(home)[question].path()
     assert (message.content, answer.state) == (question, NodeState.INTERRUPTED)
     assert old
@@ -162,7 +172,7 @@ def test_killed_in_an_answer_and_gone_on_with(home: Path, starter_model: Path) -
 @pytest.mark.starter
 def test_an_engine_that_stops_is_loaded_again(home: Path, starter_model: Path) -> None:  # I13
     with Tmux(home, environment={TROUBLE: "engine"}) as terminal:
-        terminal.run("run", *ENDLESS, "--max-tokens", "20", module="tests.e2e.troubled_app")
+        terminal.run("run", *ENDLESS, "--max-tokens", "20", module=TROUBLED)
         terminal.wait(WELCOME, READY)
         terminal.type("Hello there.", "Enter")
         terminal.wait(DEAD, "the device has gone")
@@ -257,7 +267,7 @@ def test_a_terminal_that_goes_away_ends_the_application(home: Path, busy: bool) 
         if not busy:
             terminal.wait_gone(WRITING)
         process = terminal.process()
-    process.wait(20)  # raises when it is still there
+    process.wait(SECONDS)  # raises when it is still there
     [chat] = kept(home).values()
     assert len(chat.path()) == 2
 
@@ -266,7 +276,7 @@ def test_a_terminal_that_goes_away_ends_the_application(home: Path, busy: bool) 
 
 
 def demo(terminal: Tmux, *arguments: str) -> None:
-    terminal.run("run", "--demo", *arguments, module="tests.e2e.troubled_app")
+    terminal.run("run", "--demo", *arguments, module=TROUBLED)
     terminal.until(lambda _: terminal.state("alternate_on") == "1", "the application")
 
 

@@ -1,7 +1,8 @@
 """`chatpaged` with one thing in it that goes wrong, for tests: python -m tests.e2e.troubled_app ARGS
 
 `TROUBLE` says what: `engine` stops the engine's thread at its 12th step, once; `widget` fails in a widget's own code when F7 is pressed;
-`noise` has C code, Python and libraries print at every step; `imports` lists what is imported when the window is there.
+`noise` has C code, Python and libraries print at every step; `imports` lists what is imported when the window is there; `slow` makes
+every step last a tenth of a second until there is a file: nothing that is to be seen while an answer is written is over too soon.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +20,10 @@ from typing import Any
 
 TROUBLE = "TROUBLE"
 IMPORTS = "TROUBLE_IMPORTS"
+SLOW_UNTIL = "TROUBLE_SLOW_UNTIL"
 NOISE = ("NOISE-FROM-C", "NOISE-FROM-PRINT", "NOISE-FROM-LOGGING", "NOISE-FROM-WARNINGS", "NOISE-FROM-STDERR")
 _STEPS = 12
+_SLOW_SECONDS = 0.1
 
 
 def _at_each_step(do: Callable[[int], None]) -> None:
@@ -59,6 +63,17 @@ def noise_trouble() -> None:
     _at_each_step(print_all)
 
 
+def slow_trouble() -> None:
+    """The engine takes its time until the test has seen enough."""
+    end = Path(os.environ[SLOW_UNTIL])
+
+    def wait(number: int) -> None:
+        if not end.exists():
+            time.sleep(_SLOW_SECONDS)
+
+    _at_each_step(wait)
+
+
 def widget_trouble() -> None:
     """A widget fails when it is drawn."""
     from chatpaged.ui.screens.main import MainScreen  # noqa: PLC0415 - each trouble has its own
@@ -92,7 +107,13 @@ def imports_trouble() -> None:
 
 
 def main() -> None:
-    trouble = {"engine": engine_trouble, "noise": noise_trouble, "widget": widget_trouble, "imports": imports_trouble}
+    trouble = {
+        "engine": engine_trouble,
+        "noise": noise_trouble,
+        "widget": widget_trouble,
+        "imports": imports_trouble,
+        "slow": slow_trouble,
+    }
     if os.environ.get(TROUBLE):
         trouble[os.environ[TROUBLE]]()
     from chatpaged.cli.main import main as run  # noqa: PLC0415 - each trouble has its own
