@@ -15,6 +15,7 @@ from tests.cli.runner import COMMAND, REPOSITORY, killed_when_stuck, run_inside
 
 pytestmark = pytest.mark.starter
 MOMENTS = 20
+LETTERS_OF_A_TOKEN = 100  # more than any has; a few that come with no letters may be held back before it
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +40,9 @@ def test_killed_at_random_moments() -> None:  # J2
     before = shown(finished["session"])
     began = 0
     for number in range(MOMENTS):
-        arguments = [*COMMAND, "ask", "--seed", "1", "--temperature", "5", "--max-tokens", "4000", f"Write story number {number}."]
-        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=REPOSITORY, bufsize=0)
+        arguments = [*COMMAND, "ask", "--seed", "1", "--temperature", "5", "--ignore-eos", "--max-tokens", "8000"]
+        question = f"Write story number {number}."
+        process = subprocess.Popen([*arguments, question], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=REPOSITORY, bufsize=0)
         assert process.stdout is not None
         with killed_when_stuck(process):
             # Half of them before and while the model is loaded, half while the answer grows.
@@ -50,14 +52,15 @@ def test_killed_at_random_moments() -> None:  # J2
             out = (first + process.communicate()[0]).decode(errors="replace")
         ids = listed()
         assert finished["session"] in ids
-        if out:  # something was shown, so the question had been kept, and the answer up to a second before
+        if out:  # something was shown, so the question had been kept, and the beginning of the answer
             began += 1
             messages = shown(ids[0])["messages"]
-            assert messages[0]["content"] == f"Write story number {number}."
-            assert [message["role"] for message in messages] in (["user"], ["user", "assistant"])
-            if len(messages) == 2:
-                assert messages[1]["state"] == "interrupted"
-                assert out.startswith(messages[1]["content"].rstrip("\n\ufffd"))
+            assert [message["role"] for message in messages] == ["user", "assistant"]
+            assert (messages[0]["content"], messages[1]["state"]) == (question, "interrupted")
+            # What is shown is up to half a second ahead of what is kept. But a token is kept before it is shown, where it is kept at once.
+            kept = messages[1]["content"].rstrip("\n\ufffd")
+            assert out.startswith(kept) or kept.startswith(out.rstrip("\n\ufffd"))
+            assert len(kept) <= len(out) + LETTERS_OF_A_TOKEN
     assert began >= MOMENTS // 2
     assert shown(finished["session"]) == before
     assert run_inside("ask", "-c", "--temperature", "0", "--max-tokens", "4", "Go on.").status == 0
