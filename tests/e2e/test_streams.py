@@ -24,6 +24,7 @@ from tests.cli.runner import COMMAND, DEADLINE, REPOSITORY, killed_when_stuck
 from tests.model_executor.tiny_models import save_family
 
 STREAMS = ("stdin", "stdout", "stderr")
+_LAST = b"<the last>"
 COMBINATIONS = [dict(zip(STREAMS, choice, strict=True)) for choice in product(("tty", "pipe"), repeat=3)]
 NAMES = ["-".join(combination.values()) for combination in COMBINATIONS]
 
@@ -45,6 +46,16 @@ class Terminal:
 
     def text(self) -> str:
         return self.written.decode(errors="replace").replace("\r\n", "\n")
+
+    def wait_read(self) -> None:
+        """Waits for what is still on its way through the kernel."""
+        before = bytes(self.written)
+        os.write(self.slave, _LAST)
+        deadline = time.monotonic() + DEADLINE
+        while not self.written.endswith(_LAST):
+            assert time.monotonic() < deadline, before
+            time.sleep(0.001)
+        del self.written[-len(_LAST) :]
 
     def is_sane(self) -> bool:
         return termios.tcgetattr(self.slave) == self.settings
@@ -68,7 +79,7 @@ def terminal() -> Iterator[Terminal]:
         yield opened
     finally:
         os.close(slave)
-        reader.join(5)
+        reader.join(DEADLINE)
         os.close(master)
 
 
@@ -105,11 +116,7 @@ def run(arguments: list[str], kinds: dict[str, str], *, stdin: bytes = b"", stdo
         with killed_when_stuck(process):
             out, err = process.communicate(stdin if kinds["stdin"] == "pipe" else None)
         assert screen.is_sane()
-        deadline = time.monotonic() + 5
-        size = -1
-        while size != len(screen.written) and time.monotonic() < deadline:  # what is still on its way through the kernel
-            size = len(screen.written)
-            time.sleep(0.05)
+        screen.wait_read()
         return Outcome(process.returncode, (out or b"").decode(), (err or b"").decode(), screen.text())
 
 
@@ -182,18 +189,19 @@ def wait_for_program(pid: int) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see that the program has started")
 def test_ctrl_c_at_random_moments(starter_model: Path) -> None:  # G5
     rng = random.Random(20261130)
-    arguments = ["ask", "-m", str(starter_model), "--seed", "1", "--temperature", "5", "--max-tokens", "4000", "Write a long story."]
+    arguments = ["ask", "-m", str(starter_model), "--seed", "1", "--temperature", "5", "--ignore-eos", "--max-tokens", "8000"]
     for moment in (rng.uniform(0, 5) for _ in range(MOMENTS)):
         number, status = rng.choice([(signal.SIGINT, 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
         kinds = rng.choice(COMBINATIONS)
         with terminal() as screen:
-            process = start(arguments, kinds, screen)
+            process = start([*arguments, "Write a long story."], kinds, screen)
             wait_for_program(process.pid)
             time.sleep(moment)
             process.send_signal(number)
             with killed_when_stuck(process):
                 out, err = process.communicate()
             assert screen.is_sane()
+            screen.wait_read()
             shown = b"".join(part for part in (out, err) if part).decode(errors="replace") + screen.text()
         assert process.returncode == status, (moment, shown)
         assert "Traceback" not in shown, (moment, shown)
