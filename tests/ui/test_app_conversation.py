@@ -207,6 +207,9 @@ def test_find_a_message_in_another_branch(tmp_path: Path) -> None:
             await world.pilot.press(*"treasure")
             screen = world.app.screen
             assert isinstance(screen, FindScreen)
+            # What is found for the last letter is listed anew, with the cursor on its first line.
+            await world.until(lambda: screen._field.value == "treasure")
+            await world.until(lambda: all(worker.is_finished for worker in world.app.workers if worker.group == "search"))
             await world.until(lambda: any("/" in option for option in screen._found))
             await world.pilot.press("down", "enter")
             await world.until(lambda: world.app.screen is world.main and world.chat is chat)
