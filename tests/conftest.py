@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from chatpaged.starter_model import starter_directory
 from tests.npm_packages import PACKAGES, UnavailableError, fetch
+
+# How long an example takes says how busy the machine is, not whether it holds.
+hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)
