@@ -99,7 +99,7 @@ class ScriptedBackend:
 
     def load(self, tell: Callable[[str], None]) -> LLMEngine:
         tell(f"loading {self.name}")
-        self.loaded.wait(20)
+        self.loaded.wait(120)
         if self.fail is not None:
             raise self.fail
         self.loads += 1

@@ -24,7 +24,7 @@ from chatpaged.paths import models_dir
 from chatpaged.starter_model import STARTER, starter_directory
 
 GGUF = b"GGUF" + bytes(range(256)) * 16
-DEADLINE = 30.0
+DEADLINE = 120.0
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil has it
 
 

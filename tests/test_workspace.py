@@ -17,6 +17,7 @@ from chatpaged.store import Store
 from chatpaged.store_background import BackgroundStore
 from chatpaged.workspace import Workspace
 from chatpaged.workspace_events import AnswerEnded, AnswerGrew, Notice, Returned, WorkspaceEvent
+from tests.cli.runner import DEADLINE
 from tests.scripted_backend import CONTEXT, ScriptedBackend
 
 
@@ -36,7 +37,7 @@ class World:
             while not condition():  # noqa: ASYNC110 - a test waits for whatever it likes
                 await asyncio.sleep(0.002)
 
-        await asyncio.wait_for(wait(), 20)
+        await asyncio.wait_for(wait(), DEADLINE)
 
     async def ready(self) -> None:
         await self.until(lambda: self.workspace.host.state is HostState.READY)

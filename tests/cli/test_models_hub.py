@@ -138,7 +138,7 @@ def test_an_interrupted_pull_goes_on_where_it_stopped(tmp_path: Path, hub: FakeH
     hub.stall_after = 1_500_000
     command = [*COMMAND, "models", "pull", NAME]
     process = subprocess.Popen(command, env=environment(tmp_path, hub), stderr=subprocess.PIPE, cwd=REPOSITORY)
-    assert hub.stalled.wait(30)
+    assert hub.stalled.wait(DEADLINE)
     part = snapshot(tmp_path).parents[1] / "blobs"
     wait_until(lambda: any(path.stat().st_size > 1_000_000 for path in part.glob("*.incomplete")))
     process.send_signal(number)
@@ -160,7 +160,7 @@ def test_an_interrupted_pull_goes_on_where_it_stopped(tmp_path: Path, hub: FakeH
 
 
 def wait_until(condition: Any) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

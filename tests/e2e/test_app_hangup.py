@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chatpaged.store import Store
+from tests.cli.runner import DEADLINE
 
 
 @pytest.mark.parametrize("ignores_hangup", [False, True])
@@ -34,7 +35,7 @@ def test_the_app_ends_with_its_terminal(tmp_path: Path, ignores_hangup: bool) ->
         seen += os.read(ours, 65536)
     os.close(ours)
     try:
-        process.wait(20)
+        process.wait(DEADLINE)
     finally:
         process.kill()
     with Store(tmp_path / "DATA/chatpaged/conversations.db") as store:

@@ -16,6 +16,7 @@ from chatpaged.prompt_draft import PromptDraft
 from chatpaged.ui.screens.help import HelpScreen
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import AppWorld, open_app, run
+from tests.ui.patient_pilot import SECONDS
 
 LONG = "Some *words* and `code` in a line.\n\n" * 40
 
@@ -88,7 +89,7 @@ def test_what_is_sent_goes_to_its_chat_also_when_another_one_is_in_view(tmp_path
     read = attach_files
 
     def slowly(draft: PromptDraft, directory: Path) -> Expansion:
-        may_read.wait(20)
+        may_read.wait(SECONDS)
         return read(draft, directory)
 
     monkeypatch.setattr("chatpaged.ui.widgets.prompt.attach_files", slowly)

@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 
 from chatpaged.prompt_draft import Pasted, PromptDraft
 from chatpaged.setting_groups import KeySettings
+from tests.ui.patient_pilot import SECONDS
 from tests.ui.prompt_app import PromptApp, burst, in_app, typed, write
 from tests.ui.snapshots import until
 
@@ -367,7 +368,7 @@ def test_the_loop_goes_on_while_the_editor_is_open() -> None:
     release = threading.Event()
 
     def run(command: Sequence[str]) -> int:
-        return 0 if release.wait(10) else 1
+        return 0 if release.wait(SECONDS) else 1
 
     async def test(app: PromptApp, pilot: Pilot[None]) -> None:
         await pilot.press("ctrl+g")

@@ -13,6 +13,7 @@ from chatpaged.errors import ModelError
 from chatpaged.prompt_completion import NoChoices
 from chatpaged.prompt_draft import PromptDraft
 from tests.ui.conftest import Snapshot
+from tests.ui.patient_pilot import SECONDS
 from tests.ui.prompt_app import PromptApp, in_app, typed, write
 from tests.ui.snapshots import until
 
@@ -214,7 +215,7 @@ def test_a_slow_list_does_not_hold_up_typing() -> None:
 
     class Slow(NoChoices):
         def presets(self) -> Sequence[tuple[str, str]]:
-            release.wait(10)
+            release.wait(SECONDS)
             return [("coder", ""), ("cook", "")]
 
     async def test(app: PromptApp, pilot: Pilot[None]) -> None:

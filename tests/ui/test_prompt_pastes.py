@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from chatpaged.amounts import large_number
 from chatpaged.prompt_draft import Pasted, PromptDraft
 from tests.ui.conftest import Snapshot
+from tests.ui.patient_pilot import SECONDS
 from tests.ui.prompt_app import PromptApp, in_app, typed, write
 from tests.ui.snapshots import until
 
@@ -59,7 +60,7 @@ def test_a_large_paste_takes_less_than_a_second() -> None:  # I8
     counting = threading.Event()
 
     def count(of: str) -> int:
-        counting.wait(10)
+        counting.wait(SECONDS)
         return 312_345 if of == text else -1
 
     async def test(app: PromptApp, pilot: Pilot[None]) -> None:

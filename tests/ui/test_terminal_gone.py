@@ -15,6 +15,7 @@ from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 
 from chatpaged.ui.terminal_input import TerminalDriver
+from tests.ui.patient_pilot import SECONDS
 
 
 class Asked(App[None]):
@@ -50,7 +51,7 @@ def driver_of(app: Asked) -> TerminalDriver:
 
 def within_seconds(thread: threading.Thread) -> bool:
     thread.start()
-    thread.join(10)
+    thread.join(SECONDS)
     return not thread.is_alive()
 
 

@@ -17,6 +17,7 @@ from textual.events import Key, Paste
 from textual.message import Message
 
 from chatpaged.ui.terminal_input import TerminalDriver, TerminalParser
+from tests.ui.patient_pilot import SECONDS
 
 START, END = "\x1b[200~", "\x1b[201~"
 
@@ -89,7 +90,7 @@ def test_a_large_paste_is_quick() -> None:  # I8
 def test_what_only_begins_like_a_paste_is_not_held_for_ever() -> None:
     parser = TerminalParser()
     assert told(parser.feed("a\x1b[2")) == ["a"]
-    end = time.monotonic() + 10
+    end = time.monotonic() + SECONDS
     found: list[str | tuple[str]] = []
     while not found and time.monotonic() < end:
         found += told(parser.tick())
@@ -113,7 +114,7 @@ def test_bytes_that_are_no_text_are_survived() -> None:
             driver = Driver(App())
             driver.fileno = slave
             os.write(master, b"a\xff\xe4b\xc3\xa9q")
-            await asyncio.wait_for(asyncio.to_thread(driver.run_input_thread), 10)
+            await asyncio.wait_for(asyncio.to_thread(driver.run_input_thread), SECONDS)
         finally:
             os.close(master)
             os.close(slave)
