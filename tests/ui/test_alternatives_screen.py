@@ -208,7 +208,7 @@ def test_answers_that_are_there_are_shown_with_the_one_in_view_and_more_can_be_h
             assert at.screen.summary.startswith("3 answers to one prompt of ")
             await at.pilot.press("m")
             await at.until(lambda: len(at.texts) == 6 and not at.chat.is_busy)
-            await at.until(lambda: at.texts == list(POEMS) * 2)
+            await at.until(lambda: at.texts == list(POEMS) * 2 and len(at.titles) == 6)
             await at.pilot.press("5")
             await at.until(lambda: at.titles[4] == "▶ 5/6")
             await at.pilot.press("enter")
