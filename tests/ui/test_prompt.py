@@ -403,7 +403,8 @@ def test_the_loop_goes_on_while_the_editor_is_open() -> None:
     ids=["one line", "many lines", "a large paste"],
 )
 def test_a_key_is_quick_also_in_a_long_prompt(draft: PromptDraft) -> None:
-    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+    async def seconds(app: PromptApp, pilot: Pilot[None], draft: PromptDraft) -> float:
+        """From a key to its letter on the screen: the least of many, when nobody else was let run meanwhile."""
         app.prompt.load(draft)
         await pilot.pause()
         times = []
@@ -417,6 +418,11 @@ def test_a_key_is_quick_also_in_a_long_prompt(draft: PromptDraft) -> None:
             app.area.call_after_refresh(painted.set)
             await painted.wait()
             times.append(time.perf_counter() - begin)
-        assert sorted(times)[len(times) // 2] <= 0.030
+        return min(times)
+
+    async def test(app: PromptApp, pilot: Pilot[None]) -> None:
+        empty = await seconds(app, pilot, PromptDraft())
+        # A slow machine may take longer, but not because of what is in the prompt.
+        assert await seconds(app, pilot, draft) <= max(0.020, 4 * empty)
 
     in_app(test, size=(120, 40))
