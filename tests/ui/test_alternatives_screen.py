@@ -69,7 +69,7 @@ class World:
 
     async def all_there(self) -> None:
         await self.until(lambda: not self.chat.is_busy)
-        await self.until(lambda: AnswerState.WRITING not in self.states)
+        await self.until(lambda: AnswerState.WRITING not in self.states and len(self.titles) == len(self.texts))
 
     async def drawn(self) -> None:
         await self.until(lambda: all(body.is_drawn for body in self.screen.query(AnswerBody)))
