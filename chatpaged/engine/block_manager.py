@@ -333,9 +333,11 @@ class BlockManager:
     def _chain(self, sequence: Sequence, num_blocks: int) -> list[BlockPrefix]:
         """The first `num_blocks` prefixes of the sequence. They never change, so they are kept as long as the sequence."""
         prefixes = self._chains.setdefault(sequence.seq_id, [])
-        parent = prefixes[-1].key if prefixes else root_key(self._fingerprint, sequence.group.salt)
+        salt = sequence.group.salt
+        parent = prefixes[-1].key if prefixes else root_key(self._fingerprint, salt)
         for i in range(len(prefixes), num_blocks):
-            prefix = chain(parent, tuple(sequence.token_ids[i * self.block_size : (i + 1) * self.block_size]))
+            token_ids = tuple(sequence.token_ids[i * self.block_size : (i + 1) * self.block_size])
+            prefix = chain(parent, token_ids, i, is_private=bool(salt))
             prefixes.append(prefix)
             parent = prefix.key
         return prefixes[:num_blocks]

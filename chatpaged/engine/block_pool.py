@@ -51,11 +51,15 @@ class BlockPrefix:
         key: 128-bit chain over the parent's key and the token ids.
         parent_key: key of the block before, or the root that stands for everything else that changes keys and values.
         token_ids: the block's own tokens.
+        index: number of the block in its sequence, from 0.
+        is_private: its contents must not reach a disk.
     """
 
     key: bytes
     parent_key: bytes
     token_ids: tuple[int, ...]
+    index: int = 0
+    is_private: bool = False
 
 
 def root_key(*parts: bytes) -> bytes:
@@ -67,10 +71,10 @@ def root_key(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-def chain(parent_key: bytes, token_ids: tuple[int, ...]) -> BlockPrefix:
+def chain(parent_key: bytes, token_ids: tuple[int, ...], index: int = 0, *, is_private: bool = False) -> BlockPrefix:
     """The prefix that continues `parent_key` with one block of tokens."""
     key = hashlib.blake2b(parent_key + array("q", token_ids).tobytes(), digest_size=KEY_BYTES).digest()
-    return BlockPrefix(key, parent_key, token_ids)
+    return BlockPrefix(key, parent_key, token_ids, index, is_private)
 
 
 class NoFreeBlockError(RuntimeError):

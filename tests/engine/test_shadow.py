@@ -128,7 +128,7 @@ def _fork_without_reference(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hash_without_parent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(block_manager, "chain", lambda _, token_ids: chain(b"", token_ids))
+    patch.setattr(block_manager, "chain", lambda _, token_ids, index=0, **private: chain(b"", token_ids, index, **private))
 
 
 def _publish_before_compute(patch: pytest.MonkeyPatch) -> None:
