@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -128,7 +129,7 @@ def _fork_without_reference(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hash_without_parent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(block_manager, "chain", lambda _, token_ids, index=0, **private: chain(b"", token_ids, index, **private))
+    patch.setattr(block_manager, "chain", lambda _, token_ids, index, **private: chain(b"", token_ids, index, **private))
 
 
 def _publish_before_compute(patch: pytest.MonkeyPatch) -> None:
@@ -160,9 +161,9 @@ def _leak(patch: pytest.MonkeyPatch) -> None:
 def _hash_alone(patch: pytest.MonkeyPatch) -> None:
     """Keys of one byte collide; without a comparison of ids that is somebody else's memory."""
 
-    def short(parent_key: bytes, token_ids: tuple[int, ...]) -> BlockPrefix:
-        prefix = chain(parent_key, token_ids)
-        return BlockPrefix(prefix.key[:1] + bytes(15), parent_key, token_ids)
+    def short(parent_key: bytes, token_ids: tuple[int, ...], index: int, *, is_private: bool) -> BlockPrefix:
+        prefix = chain(parent_key, token_ids, index, is_private=is_private)
+        return replace(prefix, key=prefix.key[:1] + bytes(15))
 
     patch.setattr(block_manager, "chain", short)
     patch.setattr(BlockPool, "lookup", lambda self, prefix: self._by_key.get(prefix.key))
