@@ -24,7 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
     frozenset({"engine.block_pool", "engine.block_tiers", "engine.tokenizer_files", "engine.file_access", "engine.block_directories"}),
-    frozenset({"engine.block_files"}),
+    frozenset({"engine.block_files", "engine.block_room"}),
     frozenset({"engine.block_manager"}),
     frozenset({"engine.limits", "engine.sample_rows", "engine.step_plan", "engine.token_budget", "engine.scheduler"}),
     frozenset({"engine.executor", "engine.tokenizer", "engine.snapshot"}),
