@@ -146,7 +146,7 @@ class BlockFiles:
             with contextlib.suppress(FileNotFoundError):  # a first block, or an empty directory that somebody has removed
                 self._save(path, parts, prefix.index)
                 break
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # removed while it is made
                 open_directory(self._root, self._manifest)
                 private_dir(path.parent)
         else:

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chatpaged.engine import block_files
 from chatpaged.engine.block_directories import ManifestError, block_entries, model_directories, read_manifest, remove_blocks
 from chatpaged.engine.block_files import MAX_KEY_BYTES, STEP_NS, BlockFileError, BlockFiles, read_block_file
 from chatpaged.engine.block_pool import chain, root_key
 from chatpaged.engine.file_access import FileAccess
+from chatpaged.paths import private_dir
 from tests.engine.faulty_access import BROKEN, FULL, FaultyAccess, Killed
 
 BLOCK_BYTES = 96
@@ -329,6 +331,31 @@ def test_directories_that_vanish_are_made_again(tmp_path: Path) -> None:
     files.write(PREFIX, DATA)
     assert files.read(PREFIX) == DATA
     assert read_manifest(tmp_path / FINGERPRINT.hex()).facts == FACTS
+
+
+def test_a_directory_that_vanishes_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vanished = []
+
+    def vanishing(path: Path) -> Path:
+        if not vanished:
+            vanished.append(path)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        return private_dir(path)
+
+    files = open_files(tmp_path)
+    monkeypatch.setattr(block_files, "private_dir", vanishing)
+    files.write(PREFIX, DATA)
+    assert vanished
+    assert files.read(PREFIX) == DATA
+
+
+def test_a_file_in_the_way_of_a_directory(tmp_path: Path) -> None:
+    files = open_files(tmp_path)
+    files.path(PREFIX.key).parent.touch()
+    with pytest.raises(NotADirectoryError):
+        files.write(PREFIX, DATA)
+    with pytest.raises(BlockFileError):
+        files.read(PREFIX)
 
 
 def test_directories_that_vanish_each_time(tmp_path: Path) -> None:
