@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from chatpaged.amounts import disk_size
 from chatpaged.cli.completion import complete_model_names
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.setting_options import SettingsCommand
+from chatpaged.cli.tables import iso_time, time_ago, write, write_json, write_table
 from chatpaged.cli.terminal import Status, configure_streams, printable
 from chatpaged.errors import InvalidRequestError, ModelError
 
@@ -56,13 +56,10 @@ def list_command(*, as_json: bool) -> None:
 
     entries = list_models()
     if as_json:
-        _write_json({"models": [_entry_json(entry) for entry in entries]})
+        write_json({"models": [_entry_json(entry) for entry in entries]})
         return
     head = ("NAME", "FAMILY", "PARAMETERS", "SIZE", "TYPE", "CONTEXT", "LAST USED")
-    rows = [_row(entry) for entry in entries]
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    write_table(head, [_row(entry) for entry in entries])
     for entry in entries:
         if entry.facts.problem and entry.directory is not None:
             sys.stderr.write(f"chatpaged: {printable(entry.name)}: {printable(entry.facts.problem)}\n")
@@ -88,9 +85,9 @@ def pull_command(*, name: str, trust_remote_code: bool, as_json: bool) -> None:
         status.clear()
     files = check_directory(directory)
     if as_json:
-        _write_json({"name": source.name, "directory": str(directory), "parameters": files.num_parameters, "weight_bytes": files.num_bytes})
+        write_json({"name": source.name, "directory": str(directory), "parameters": files.num_parameters, "weight_bytes": files.num_bytes})
     else:
-        _write(f"{source.name}: {_count(files.num_parameters)} parameters, {disk_size(files.num_bytes)} in {directory}")
+        write(f"{source.name}: {_count(files.num_parameters)} parameters, {disk_size(files.num_bytes)} in {directory}")
 
 
 @command.command("show", cls=SettingsCommand)
@@ -109,11 +106,11 @@ def show_command(*, name: str, template_only: bool, as_json: bool, **engine: Any
     if template_only:
         if card["template"] is None:
             raise ModelError(f"no chat template in {source.name}")
-        _write(card["template"])
+        write(card["template"])
     elif as_json:
-        _write_json(card)
+        write_json(card)
     else:
-        _write(card_text(card))
+        write(card_text(card))
 
 
 @command.command("rm")
@@ -137,7 +134,7 @@ def remove_command(*, name: str, yes: bool) -> None:
             raise InvalidRequestError(f"{removal.name} takes {disk_size(removal.size)}; say --yes to delete it")
         click.confirm(f"delete {printable(removal.name)} ({disk_size(removal.size)})?", abort=True, err=True)
     removal.execute()
-    _write(f"deleted {removal.name} ({disk_size(removal.size)})")
+    write(f"deleted {removal.name} ({disk_size(removal.size)})")
 
 
 @command.command("alias")
@@ -156,10 +153,10 @@ def alias_command(*, name: str | None, target: str | None, to_remove: str | None
     elif name is None:
         aliases = load_aliases()
         if as_json:
-            _write_json(aliases)
+            write_json(aliases)
         else:
             for alias, meaning in aliases.items():
-                _write(f"{alias}  {meaning}")
+                write(f"{alias}  {meaning}")
     elif target is None:
         raise InvalidRequestError(f"what does {name!r} stand for? chatpaged models alias {name} MODEL")
     else:
@@ -203,7 +200,7 @@ def _row(entry: ModelEntry) -> tuple[str, ...]:
         disk_size(facts.size) if facts.size is not None else None,
         kind or facts.stored_type,
         f"{facts.context:,}" if facts.context else None,
-        _when(entry.last_used) if entry.directory else (facts.problem or "-"),
+        time_ago(entry.last_used) if entry.directory else (facts.problem or "-"),
     )
     return tuple(cell or "-" for cell in cells)
 
@@ -214,27 +211,9 @@ def _entry_json(entry: ModelEntry) -> dict[str, Any]:
         "source": entry.source.kind.value,
         "directory": str(entry.directory) if entry.directory is not None else None,
         **asdict(entry.facts),
-        "last_used": _time(entry.last_used),
+        "last_used": iso_time(entry.last_used),
         "aliases": list(entry.aliases),
     }
-
-
-def _time(seconds: float | None) -> str | None:
-    from datetime import UTC, datetime
-
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _when(seconds: float | None) -> str:
-    import time
-
-    if seconds is None:
-        return "never"
-    passed = max(0.0, time.time() - seconds)
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if passed >= 2 * length:
-            return f"{passed / length:.0f} {unit} ago"
-    return "just now"
 
 
 def _count(number: int | None) -> str | None:
@@ -244,11 +223,3 @@ def _count(number: int | None) -> str | None:
         if number >= size:
             return f"{number / size:.3g}{letter}"
     return str(number)
-
-
-def _write(text: str) -> None:
-    click.echo(printable(text) if sys.stdout.isatty() else text)
-
-
-def _write_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
