@@ -51,14 +51,14 @@ class Manifest:
 
 
 class ManifestError(Exception):
-    """A manifest is damaged, or of another version of the format."""
+    """A manifest is damaged, of another version of the format, or of another model."""
 
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a model's directory.
 
     Raises:
-        ManifestError: it is damaged, or none of ours.
+        ManifestError: it is damaged, of another version or of another model.
         FileNotFoundError: there is none.
         OSError: it cannot be read.
     """
@@ -74,8 +74,8 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = Manifest(bytes.fromhex(fields["fingerprint"]), fields["block_bytes"], facts)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestError(f"{path} is damaged") from error
-    if not is_ours:
-        raise ManifestError(f"{path} is of another version")
+    if not is_ours or manifest.fingerprint.hex() != directory.name:
+        raise ManifestError(f"{path} is of another version, or of another model")
     return manifest
 
 
@@ -95,7 +95,7 @@ def open_directory(root: Path, manifest: Manifest) -> Path:
     else:
         if there == manifest:
             return directory
-        if (there.fingerprint, there.block_bytes) != (manifest.fingerprint, manifest.block_bytes):
+        if there.block_bytes != manifest.block_bytes:
             remove_blocks(directory)
     fields = {
         "format": FORMAT,

@@ -30,7 +30,7 @@ from chatpaged.engine.block_pool import BlockPrefix
 from chatpaged.engine.file_access import FileAccess
 from chatpaged.paths import private_dir
 
-__all__ = ["BlockContents", "BlockFileError", "BlockFiles", "FileAccess", "read_block_file"]
+__all__ = ["BlockContents", "BlockFileError", "BlockFileMissingError", "BlockFiles", "FileAccess", "read_block_file"]
 
 STEP_NS = 10_000_000
 """How much older a block seems than the one before it. Blocks of a sequence are written one after the other, yet the first must go last."""
@@ -47,6 +47,10 @@ Buffer = bytes | bytearray | memoryview
 
 class BlockFileError(Exception):
     """A block's file is missing, damaged, cannot be read, or holds something else. The message says which."""
+
+
+class BlockFileMissingError(BlockFileError):
+    """There is no file: nothing is wrong, it was removed or never written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ class BlockFiles:
         """Keys and values of a block, checked. A file that does not hold them is removed.
 
         Raises:
-            BlockFileError: there is no such file, or nothing that can be used.
+            BlockFileMissingError: there is no such file.
+        BlockFileError: it cannot be read, is damaged, or holds another block.
         """
         path = block_path(self._directory, prefix.key)
         contents = read_block_file(path, self.block_bytes, self._access)
@@ -193,22 +198,23 @@ class BlockFiles:
             raise
 
 
-def read_block_file(path: str, block_bytes: int, access: FileAccess) -> BlockContents:
+def read_block_file(path: str, block_bytes: int | None, access: FileAccess) -> BlockContents:
     """What a file holds, if it is whole. One that is not is removed.
 
     Args:
         path: the file.
-        block_bytes: bytes of keys and values in it.
+        block_bytes: bytes of keys and values in it; None for what the file says.
         access: how it is reached.
 
     Raises:
-        BlockFileError: there is no such file, it cannot be read, or it is damaged.
+        BlockFileMissingError: there is no such file.
+        BlockFileError: it cannot be read, or is damaged.
     """
     try:
         # A pipe must not wait for somebody who writes.
         descriptor = access.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise BlockFileError(f"{path}: there is no such file") from None
+        raise BlockFileMissingError(f"{path}: there is no such file") from None
     except OSError as error:
         raise BlockFileError(f"{path}: {error.strerror}") from error
     try:
@@ -222,7 +228,7 @@ def read_block_file(path: str, block_bytes: int, access: FileAccess) -> BlockCon
             access.close(descriptor)
 
 
-def _read(path: str, descriptor: int, block_bytes: int, access: FileAccess) -> BlockContents:
+def _read(path: str, descriptor: int, block_bytes: int | None, access: FileAccess) -> BlockContents:
     status = access.stat(descriptor)
     header = bytearray(_HEAD_BYTES)
     if not stat.S_ISREG(status.st_mode) or not _fill(access, descriptor, header):
@@ -230,9 +236,10 @@ def _read(path: str, descriptor: int, block_bytes: int, access: FileAccess) -> B
     magic, version, fingerprint, key, _, _, num_ids, num_bytes = _HEADER.unpack_from(header)
     if (magic, version) != (_MAGIC, FORMAT):
         _reject(access, path, "no block of this version")
-    if num_bytes != block_bytes or num_ids > _MOST_IDS or status.st_size != _HEAD_BYTES + 8 * num_ids + block_bytes:
+    is_expected = num_bytes == block_bytes or block_bytes is None
+    if not is_expected or num_ids > _MOST_IDS or status.st_size != _HEAD_BYTES + 8 * num_ids + num_bytes:
         _reject(access, path, "damaged: its size is wrong")
-    ids, payload = bytearray(8 * num_ids), bytearray(block_bytes)
+    ids, payload = bytearray(8 * num_ids), bytearray(num_bytes)
     if not (_fill(access, descriptor, ids) and _fill(access, descriptor, payload)):
         _reject(access, path, "cut short")
     head = bytes(header[: _HEADER.size] + ids)

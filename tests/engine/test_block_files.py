@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from chatpaged.engine import block_files
 from chatpaged.engine.block_directories import ManifestError, block_entries, model_directories, read_manifest, remove_blocks
-from chatpaged.engine.block_files import MAX_KEY_BYTES, STEP_NS, BlockFileError, BlockFiles, read_block_file
+from chatpaged.engine.block_files import MAX_KEY_BYTES, STEP_NS, BlockFileError, BlockFileMissingError, BlockFiles, read_block_file
 from chatpaged.engine.block_pool import chain, root_key
 from chatpaged.engine.file_access import FileAccess
 from chatpaged.paths import private_dir
@@ -120,7 +120,7 @@ def test_the_beginning_of_a_sequence_seems_to_be_used_after_its_end(tmp_path: Pa
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(BlockFileError, match="no such file"):
+    with pytest.raises(BlockFileMissingError, match="no such file"):
         open_files(tmp_path).read(PREFIX)
 
 
@@ -199,6 +199,8 @@ def test_files_of_other_formats_and_sizes(tmp_path: Path) -> None:
     files.write(PREFIX, DATA)
     with pytest.raises(BlockFileError, match="size is wrong"):
         read_block_file(str(files.path(PREFIX.key)), BLOCK_BYTES + 8, FileAccess())
+    files.write(PREFIX, DATA)
+    assert read_block_file(str(files.path(PREFIX.key)), None, FileAccess()).payload == DATA
     files.path(PREFIX.key).write_bytes(b"x" * 400)
     with pytest.raises(BlockFileError, match="no block of this version"):
         files.read(PREFIX)
@@ -334,7 +336,7 @@ def test_directories_that_vanish_are_made_again(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_vanishes_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vanished = []
+    vanished: list[Path] = []
 
     def vanishing(path: Path) -> Path:
         if not vanished:
