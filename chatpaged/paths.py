@@ -38,6 +38,11 @@ def models_dir() -> Path:
     return cache_dir() / "models"
 
 
+def blocks_dir() -> Path:
+    """Keys and values of what was read before, so that it is not read again."""
+    return cache_dir() / "blocks"
+
+
 def store_file() -> Path:
     """The user's conversations."""
     return data_dir() / "conversations.db"

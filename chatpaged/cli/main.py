@@ -31,6 +31,7 @@ COMMANDS = {
     "config": ("chatpaged.cli.config", "Show and change settings."),
     "completion": ("chatpaged.cli.completion", "Print a shell's completion script."),
     "models": ("chatpaged.cli.models", "List, fetch, inspect and remove models."),
+    "cache": ("chatpaged.cli.cache", "Show, clear and verify the cache of prompts on disk."),
     "sessions": ("chatpaged.cli.sessions", "List, show, search, export and import conversations."),
     "bench": ("chatpaged.cli.bench", "Measure the engine, alone or beside others."),
 }
