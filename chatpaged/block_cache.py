@@ -28,6 +28,7 @@ from chatpaged.engine.file_access import FileAccess
 MODEL_FACT = "model"
 """The fact of a manifest that is the model's name."""
 _SHORTEST_FINGERPRINT = 4
+_SHOWN_EACH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,9 @@ def _verify(directory: Path, verdict: Verdict, show: Callable[[str], None]) -> N
         verdict.num_damaged += 1
     for entry in block_entries(directory):
         if not is_unfinished(entry.name):
+            if verdict.num_whole % _SHOWN_EACH == 0:
+                show(f"verifying {verdict.model.name or directory.name}: {verdict.num_whole} blocks")
             _verify_file(Path(entry.path), manifest, verdict)
-            show(f"verifying {verdict.model.name or directory.name}: {verdict.num_whole} blocks")
 
 
 def _verify_file(path: Path, manifest: Manifest | None, verdict: Verdict) -> None:

@@ -69,7 +69,10 @@ def show_command(*, as_json: bool) -> None:
 @click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_cached_models)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def clear_command(*, name: str | None, yes: bool) -> None:
-    """Remove all blocks, or those of one model: its name, or the first digits of its fingerprint."""
+    """Remove all blocks, or those of one model.
+
+    MODEL is its name, or the first digits of its fingerprint.
+    """
     from chatpaged.block_cache import cached_models, clear_models
 
     models = cached_models(paths.blocks_dir())

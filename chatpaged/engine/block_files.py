@@ -122,7 +122,7 @@ class BlockFiles:
 
         Raises:
             BlockFileMissingError: there is no such file.
-        BlockFileError: it cannot be read, is damaged, or holds another block.
+            BlockFileError: it cannot be read, is damaged, or holds another block.
         """
         path = block_path(self._directory, prefix.key)
         contents = read_block_file(path, self.block_bytes, self._access)
@@ -230,8 +230,10 @@ def read_block_file(path: str, block_bytes: int | None, access: FileAccess) -> B
 
 def _read(path: str, descriptor: int, block_bytes: int | None, access: FileAccess) -> BlockContents:
     status = access.stat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        _reject(access, path, "no file")
     header = bytearray(_HEAD_BYTES)
-    if not stat.S_ISREG(status.st_mode) or not _fill(access, descriptor, header):
+    if not _fill(access, descriptor, header):
         _reject(access, path, "cut short")
     magic, version, fingerprint, key, _, _, num_ids, num_bytes = _HEADER.unpack_from(header)
     if (magic, version) != (_MAGIC, FORMAT):

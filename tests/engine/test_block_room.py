@@ -406,5 +406,5 @@ def test_processes_that_share_a_directory_never_see_anything_wrong(tmp_path: Pat
     assert [(error, status) for (_, error), status in ended] == [("", 0), ("", 0)]
     assert all(int(out) > 10 for (out, _), _ in ended)
     left = list(tmp_path.rglob("*.kv"))
-    assert sum(path.stat().st_size for path in left) <= 22 * (BLOCK_BYTES + 300)
+    assert sum(path.stat().st_size for path in left) <= 26 * (BLOCK_BYTES + 300), "each may add a few that the other does not know of"
     assert not list(tmp_path.rglob("unfinished-*"))
