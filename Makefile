@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 QUESTION ?= What is the capital of France?
 
 # These decide who reads and writes whose memory: every branch of them is tested.
-FULLY_COVERED := block_directories block_files block_manager block_pool block_room detokenizer file_access limits output_processor \
-	reasoning_splitter repetition sample_rows scheduler step_plan stop_texts
+FULLY_COVERED := block_directories block_files block_manager block_pool block_room block_tiers block_traffic detokenizer disk_tier disk_writer engine_tiers \
+	file_access limits output_processor reasoning_splitter repetition prefix_chains retained_prefixes sample_rows scheduler step_plan stop_texts tier_policy
 # What the native library is compiled from.
 NATIVE := setup.py $(wildcard chatpaged/engine/model_executor/native/src/*)
 

@@ -27,10 +27,10 @@ from textual.app import App, ComposeResult
 
 from benchmarks.report import machine, save, show
 from chatpaged.engine.async_engine import AsyncEngine
-from chatpaged.engine.block_manager import PrefixKeys
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import StepResult
 from chatpaged.engine.llm_engine import LLMEngine
+from chatpaged.engine.retained_prefixes import PrefixKeys
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler_output import SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor

@@ -69,5 +69,6 @@ def demo_engine(
         pace=pace if pace is not None else Pace(),
         num_blocks=(config.kv_blocks if config.kv_blocks is not None else DEMO_BLOCKS) + 1,
         block_size=config.block_size,
+        swap_space=config.swap_space or 0,
     )
     return LLMEngine(executor, tokenizer, config, chat_template=ChatTemplate(_TEMPLATE, tokenizer))

@@ -11,11 +11,11 @@ import random
 import re
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chatpaged.demo_texts import ANSWERS, CRASH, LOOP, REPEAT, DemoAnswer
-from chatpaged.engine.executor import ModelCode, StepResult
+from chatpaged.engine.executor import BlockExchange, ModelCode, StepResult
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.tokenizer import Tokenizer
 
@@ -50,7 +50,7 @@ INSTANT = Pace(0.0, 0.0, 0.0)
 class DemoExecutor:
     """Satisfies `ModelExecutor`."""
 
-    def __init__(self, tokenizer: Tokenizer, *, pace: Pace, num_blocks: int, block_size: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, pace: Pace, num_blocks: int, block_size: int, swap_space: int = 0) -> None:
         """Makes an executor.
 
         Args:
@@ -58,6 +58,7 @@ class DemoExecutor:
             pace: how long steps take.
             num_blocks: blocks of the pool, the null block included.
             block_size: tokens of a block.
+            swap_space: bytes of memory below the pool.
         """
         self.code = ModelCode(name="demo, without a model")
         self.num_blocks = num_blocks
@@ -71,6 +72,10 @@ class DemoExecutor:
         self._pace = pace
         self._block_size = block_size
         self._slots = array("i", [0]) * (num_blocks * block_size)
+        self.num_host_blocks = swap_space // self.block_bytes
+        self.host_is_file = False
+        self.facts: Mapping[str, str] = {"model": "demo"}
+        self._host = array("i", [0]) * (self.num_host_blocks * block_size)
         self._start_id, self._end_id = (tokenizer.control_tokens[text] for text in (START, END))
         self._header_length = len(self._ids(_HEADER))
         self._newline_id = self._ids("\n")[0]
@@ -88,8 +93,7 @@ class DemoExecutor:
             RuntimeError: the question is `crash`.
         """
         begin = time.perf_counter()
-        for operation in output.operations:
-            self._move(operation)
+        self.move(output.operations)
         moved = time.perf_counter()
         for row in output.rows:
             self._write(row)
@@ -105,10 +109,21 @@ class DemoExecutor:
             sample=sampled - written,
         )
 
-    def _move(self, operation: BlockOperation) -> None:
-        if operation.kind is not BlockOperationKind.COPY:
-            raise RuntimeError(f"the demo has no lower memory tier: {operation}")
-        self._slots[self._span(operation.destination)] = self._slots[self._span(operation.source)]
+    def connect(self, exchange: BlockExchange) -> None:
+        """The demo keeps no files."""
+
+    def move(self, operations: Iterable[BlockOperation]) -> float:
+        """See `ModelExecutor.move`."""
+        begin = time.perf_counter()
+        memories = {
+            BlockOperationKind.COPY: (self._slots, self._slots),
+            BlockOperationKind.SWAP_OUT: (self._slots, self._host),
+            BlockOperationKind.SWAP_IN: (self._host, self._slots),
+        }
+        for operation in operations:
+            source, destination = memories[operation.kind]
+            destination[self._span(operation.destination)] = source[self._span(operation.source)]
+        return time.perf_counter() - begin
 
     def _span(self, block: int) -> slice:
         return slice(block * self._block_size, (block + 1) * self._block_size)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from chatpaged.chat import Chat
-from chatpaged.engine.block_manager import PrefixKeys
+from chatpaged.engine.retained_prefixes import PrefixKeys
 from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.engine_host import EngineHost, HostState
 from chatpaged.engine_rows import ChatFacts
@@ -24,8 +24,9 @@ class EngineWatch:
     What a chat's last sequence left in the prefix cache is found by keys that are computed once for each turn.
     """
 
-    def __init__(self, host: EngineHost) -> None:
+    def __init__(self, host: EngineHost, salt: bytes = b"") -> None:
         self._host = host
+        self._salt = salt
         self._keys: dict[str, tuple[Turn, PrefixKeys]] = {}
 
     async def look(self, chats: Mapping[str, Chat], in_view: str | None) -> EngineView | None:
@@ -50,7 +51,7 @@ class EngineWatch:
         for chat_id, turn in turns.items():
             known = self._keys.get(chat_id)
             if known is None or known[0] is not turn:
-                known = self._keys[chat_id] = (turn, llm.prefix_keys(turn.token_ids))
+                known = self._keys[chat_id] = (turn, llm.prefix_keys(turn.token_ids, self._salt))
             kept[chat_id] = llm.cached_blocks(known[1])
         for chat_id in self._keys.keys() - turns.keys():
             del self._keys[chat_id]
@@ -69,4 +70,5 @@ def _facts(chat: Chat, kept: Sequence[int]) -> ChatFacts:
         request_id=chat.reply.request_id if chat.reply is not None and chat.is_busy else None,
         cached_blocks=tuple(kept),
         cached_tokens=metrics.cached_tokens if metrics is not None else 0,
+        is_pinned=chat.in_memory,
     )

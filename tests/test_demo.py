@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatpaged.demo import DEMO_BLOCKS, demo_engine, demo_model, demo_tokenizer
-from chatpaged.demo_executor import INSTANT, DemoExecutor, Pace
+from chatpaged.demo_executor import INSTANT, Pace
 from chatpaged.demo_texts import ANSWERS, LOOP
 from chatpaged.engine.async_engine import AsyncEngine
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import Completion, FinishReason
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.errors import EngineDeadError
 from chatpaged.messages import ChatMessage
 from chatpaged.session import ChatSession
@@ -188,8 +187,13 @@ def test_text_without_a_template_and_answers_without_an_end() -> None:
     assert completion.num_tokens == 400
 
 
-def test_there_is_no_lower_tier() -> None:
-    executor = DemoExecutor(TOKENIZER, pace=INSTANT, num_blocks=4, block_size=2)
-    with pytest.raises(RuntimeError, match="no lower memory tier"):
-        executor._move(BlockOperation(BlockOperationKind.SWAP_IN, 1, 2))
-    executor.close()
+def test_blocks_go_down_and_come_back() -> None:
+    engine = demo_engine(EngineConfig(kv_blocks=200, block_size=2, swap_space=2**30), pace=INSTANT)
+    params = SamplingParams(temperature=0, max_tokens=200)
+    questions = ("compare", "poem", "recipe", "compare")
+    texts = [answers(engine, question, params)[0].text for question in questions]
+    counters = engine.snapshot().counters
+    assert texts[0] == texts[3]
+    assert counters["swap_out"] > 0
+    assert counters["swap_in"] > 0
+    engine.close()

@@ -12,6 +12,7 @@ if the reader has not fetched it, the next one is merged into it, so a slow read
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import queue
@@ -23,6 +24,7 @@ from chatpaged.engine.engine_state import EngineFacts, EngineState
 from chatpaged.engine.output_slot import OutputSlot
 from chatpaged.engine.outputs import RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.engine.sequence import Keep
 from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.errors import ChatpagedError, EngineDeadError
 
@@ -34,6 +36,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Command: TypeAlias = "Callable[[LLMEngine], object]"
 ENGINE_THREAD = "chatpaged-engine"
+_DISK_SECONDS = 0.05
+"""How long the disk is given to catch up."""
 Progress = Callable[[str], None]
 """Is told, in a few words, what is being done."""
 
@@ -127,6 +131,7 @@ class AsyncEngine:
         priority: int = 0,
         interactive: bool = True,
         salt: bytes = b"",
+        keep: Keep = Keep.FILE,
         split_reasoning: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Runs a request and yields its outputs. Leaving the loop, or cancelling the task, cancels the request.
@@ -153,6 +158,7 @@ class AsyncEngine:
                     priority=priority,
                     interactive=interactive,
                     salt=salt,
+                    keep=keep,
                     split_reasoning=split_reasoning,
                 )
             except Exception as error:  # noqa: BLE001 - on the engine thread: whoever asked is told, nobody else
@@ -308,13 +314,21 @@ class AsyncEngine:
     def _serve(self, engine: LLMEngine) -> None:
         while True:
             while not (self._commands.empty() and engine.has_unfinished):
-                command = self._commands.get()
+                command = self._next_command(engine)
                 if command is None:
                     return
                 command(engine)
             outputs = engine.step()
             if outputs:
                 self._post(self._deliver, outputs)
+
+    def _next_command(self, engine: LLMEngine) -> Command | None:
+        """Waits for a command; while there is none, blocks are written to files, a few at a time."""
+        while self._commands.empty() and not engine.has_unfinished and engine.work_ahead():
+            if not engine.can_save:
+                with contextlib.suppress(queue.Empty):
+                    return self._commands.get(timeout=_DISK_SECONDS)
+        return self._commands.get()
 
 
 def _set_result(future: asyncio.Future[T], result: T) -> None:

@@ -19,10 +19,13 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool, BlockPrefix, BlockState, chain, root_key
+from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool, BlockPrefix, BlockState
 from chatpaged.engine.block_tiers import BlockTier, NoTier
-from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
-from chatpaged.engine.sequence import Sequence
+from chatpaged.engine.block_traffic import BlockCounters, BlockTraffic
+from chatpaged.engine.prefix_chains import PrefixChains
+from chatpaged.engine.retained_prefixes import PrefixKeys, RetainedPrefixes
+from chatpaged.engine.scheduler_output import BlockOperation
+from chatpaged.engine.sequence import Keep, Sequence
 
 
 class Admission(enum.Enum):
@@ -31,23 +34,6 @@ class Admission(enum.Enum):
     OK = "ok"
     LATER = "later"
     NEVER = "never"
-
-
-@dataclass(slots=True)
-class BlockCounters:
-    """What happened to blocks since the start."""
-
-    copies: int = 0
-    evictions: int = 0
-    swap_out: int = 0
-    swap_in: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixKeys:
-    """What the full blocks of a token sequence are published under."""
-
-    keys: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
@@ -86,14 +72,13 @@ class BlockManager:
             tier: where evicted blocks may go.
         """
         self.pool = pool
+        self.retained = RetainedPrefixes(pool)
+        self.traffic = BlockTraffic(pool, tier if tier is not None else NoTier())
         self.block_size = block_size
-        self.counters = BlockCounters()
         self._caching = enable_prefix_caching
-        self._fingerprint = fingerprint
-        self._tier: BlockTier = tier if tier is not None else NoTier()
+        self._chains = PrefixChains(block_size, fingerprint)
         self._tables: dict[int, BlockTable] = {}
-        self._chains: dict[int, list[BlockPrefix]] = {}
-        self._operations: list[BlockOperation] = []
+        self._loading: set[int] = set()
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -120,9 +105,13 @@ class BlockManager:
         return [(table.sequence, tuple(table.blocks)) for table in self._tables.values()]
 
     @property
-    def num_tier_blocks(self) -> int:
-        """Blocks whose contents the lower tier holds."""
-        return self._tier.num_blocks
+    def counters(self) -> BlockCounters:
+        """What happened to blocks since the start."""
+        return self.traffic.counters
+
+    def other_counts(self) -> dict[str, int]:
+        """What happened to pins and below the device."""
+        return {"pin_yields": self.retained.pin_yields, **self.traffic.tier.counts()}
 
     @property
     def num_references(self) -> int:
@@ -143,13 +132,8 @@ class BlockManager:
         return (in_use - len(filled)) * self.block_size + sum(filled.values())
 
     def prefix_keys(self, token_ids: Items[int], salt: bytes = b"") -> PrefixKeys:
-        """The keys of a sequence's full blocks, to be kept by whoever asks `cached_blocks` often."""
-        keys = []
-        parent = root_key(self._fingerprint, salt)
-        for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
-            parent = chain(parent, tuple(token_ids[start : start + self.block_size])).key
-            keys.append(parent)
-        return PrefixKeys(tuple(keys))
+        """What a sequence's full blocks are found under, to be kept by whoever asks `cached_blocks` often."""
+        return PrefixKeys(self._chains.of_tokens(token_ids, salt))
 
     def cached_blocks(self, keys: PrefixKeys) -> tuple[int, ...]:
         """The blocks that hold the beginning of a sequence now, in use or not. Asking changes nothing."""
@@ -168,7 +152,7 @@ class BlockManager:
         needed = self.blocks_for(sequence.num_tokens)
         if needed > self.pool.num_usable:
             return Admission.NEVER
-        in_use = sum(block is not None and self.pool.ref_count(block) > 0 for _, block in self._find(sequence))
+        in_use = sum(block is not None and self.pool.is_reserved(block) for _, block in self._find(sequence))
         promised = sum(self.blocks_for(table.sequence.num_tokens) - len(table.blocks) for table in self._tables.values())
         return Admission.OK if needed - in_use + promised + reserve <= self.pool.num_free else Admission.LATER
 
@@ -186,7 +170,17 @@ class BlockManager:
         if not reader.num_computed_tokens < end <= reader.num_tokens or end > other.num_tokens - 1:
             return False
         # The key of a block stands for all tokens up to its end.
-        return self._chain(reader, first + 1)[first].key == self._chain(other, first + 1)[first].key
+        return self._chains.of_sequence(reader, first + 1)[first].key == self._chains.of_sequence(other, first + 1)[first].key
+
+    def is_loading(self, sequence: Sequence) -> bool:
+        """Whether more of the sequence comes up from a lower tier with the next step."""
+        return sequence.seq_id in self._loading
+
+    def tokens_to_redo(self, sequence: Sequence) -> int:
+        """Tokens that a running sequence alone keeps computed: what is lost at worst when it gives way."""
+        table = self._tables[sequence.seq_id]
+        shared = sum(self.pool.ref_count(block) > 1 for block in table.blocks)
+        return max(0, sequence.num_computed_tokens - shared * self.block_size)
 
     # --- blocks come and go ------------------------------------------------------------------------------------------
 
@@ -203,15 +197,18 @@ class BlockManager:
         if len(table.blocks) * self.block_size != sequence.num_computed_tokens:
             return 0
         found = self._find(sequence, len(table.blocks))
-        for _, block in found:  # before any allocation, which could evict one of them
+        for prefix, block in found:  # before any allocation, which could evict one of them
             if block is not None:
                 self.pool.acquire(block)
+                self.traffic.note_worth(prefix)
         attached = 0
         while attached < len(found) and self._attach(table, *found[attached]):
             attached += 1
         for _, block in found[attached + 1 :]:  # behind a block that its tier has lost in the meantime
             if block is not None:
                 self.pool.release(block)
+        if any(block is None for _, block in found[:attached]) and not self.is_loading(sequence):
+            self.traffic.tier.touch(self._chains.of_sequence(sequence, len(table.blocks)))
         num_tokens = attached * self.block_size
         sequence.num_computed_tokens += num_tokens
         return num_tokens
@@ -233,13 +230,10 @@ class BlockManager:
             return False
         for i in shared:
             source = table.blocks[i]
-            table.blocks[i] = self._allocate(sequence, table.blocks[i - 1] if i else NULL_BLOCK)
-            self._operations.append(BlockOperation(BlockOperationKind.COPY, source, table.blocks[i]))
-            self.counters.copies += 1
-            sequence.group.counters.cow += 1
+            table.blocks[i] = self.traffic.copy(source, table.blocks[i - 1] if i else NULL_BLOCK, sequence.group.counters)
             self.pool.release(source)
         for _ in range(fresh):
-            table.blocks.append(self._allocate(sequence, table.last))
+            table.blocks.append(self.traffic.allocate(table.last, sequence.group.counters))
         return True
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -257,9 +251,11 @@ class BlockManager:
         table = self._tables[sequence.seq_id]
         num_full = sequence.num_computed_tokens // self.block_size
         if num_full > table.num_published:
-            prefixes = self._chain(sequence, num_full)
+            prefixes = self._chains.of_sequence(sequence, num_full)
             for i in range(table.num_published, num_full):
                 self.pool.publish(table.blocks[i], prefixes[i])
+                if sequence.group.keep is Keep.FILE:
+                    self.traffic.note_worth(prefixes[i])
             table.num_published = num_full
 
     def release(self, sequence: Sequence) -> None:
@@ -272,49 +268,54 @@ class BlockManager:
             for block in reversed(table.blocks):
                 self.pool.release(block)
 
+    def preempt(self, sequence: Sequence) -> None:
+        """The same for a sequence that will want them back: they are worth a file."""
+        table = self._tables[sequence.seq_id]
+        for prefix in self._chains.of_sequence(sequence, table.num_published):
+            self.traffic.note_worth(prefix)
+        self.release(sequence)
+
     def forget(self, sequence: Sequence) -> None:
         """Drops everything kept for a sequence that will not run again."""
         self.release(sequence)
-        self._chains.pop(sequence.seq_id, None)
+        self._chains.forget(sequence)
+
+    def begin_step(self, max_swap_ins: int | None = None) -> None:
+        """Begins to collect the moves of a step; see `BlockTraffic.begin_step`."""
+        self.traffic.begin_step(max_swap_ins)
+        self._loading.clear()
 
     def take_operations(self) -> tuple[BlockOperation, ...]:
         """The block moves since the last call, in the order in which they have to be carried out."""
-        operations, self._operations = tuple(self._operations), []
-        return operations
+        return self.traffic.take_operations()
 
     def forget_cached(self) -> int:
         """Empties the prefix cache. Returns how many blocks were in it."""
         for table in self._tables.values():
             table.num_published = 0
+        self.traffic.forget()
         return self.pool.forget_cached()
 
-    # --- inside --------------------------------------------------------------------------------------------------------
+    def look_at(self, prefixes: PrefixKeys | None) -> None:
+        """Says which chat is in view: its blocks go last from now on, here and below, and come up while nothing else is to do.
 
-    def _allocate(self, sequence: Sequence, after: int) -> int:
-        block, evicted = self.pool.allocate(after)
-        if evicted is not None:
-            self.counters.evictions += 1
-            operation = self._tier.demote(evicted, block)
-            if operation is not None:
-                self._operations.append(operation)
-                self.counters.swap_out += 1
-                sequence.group.counters.swap_out += 1
-        return block
+        Args:
+            prefixes: of the chat; None is no chat.
+        """
+        self.retained.look_at(prefixes)
+        self.traffic.look_at(prefixes.prefixes if prefixes is not None and self._caching else ())
+
+    # --- inside --------------------------------------------------------------------------------------------------------
 
     def _attach(self, table: BlockTable, prefix: BlockPrefix, block: int | None) -> bool:
         """Appends a found block to a table, bringing it up from the lower tier if `block` is None."""
         if block is None:
-            if self.pool.num_free == 0:
+            if not self.traffic.may_swap_in:
+                self._loading.add(table.sequence.seq_id)
                 return False
-            block = self._allocate(table.sequence, table.last)
-            operation = self._tier.promote(prefix, block)  # after the allocation, which may have pushed it out of the tier
-            if operation is None:
-                self.pool.release(block)
+            block = self.traffic.bring(prefix, table.last, table.sequence.group.counters) if self.pool.num_free else None
+            if block is None:
                 return False
-            self._operations.append(operation)
-            self.counters.swap_in += 1
-            table.sequence.group.counters.swap_in += 1
-            self.pool.publish(block, prefix)
         table.blocks.append(block)
         table.num_published += 1
         return True
@@ -323,24 +324,12 @@ class BlockManager:
         """The longest run of computed blocks from block `start` of the sequence on; None stands for one in the lower tier."""
         found: list[tuple[BlockPrefix, int | None]] = []
         if self._caching:
-            for prefix in self._chain(sequence, (sequence.num_tokens - 1) // self.block_size)[start:]:
+            for prefix in self._chains.of_sequence(sequence, (sequence.num_tokens - 1) // self.block_size)[start:]:
                 block = self.pool.lookup(prefix)
-                if block is None and not self._tier.contains(prefix):
+                if block is None and not self.traffic.tier.contains(prefix):
                     break
                 found.append((prefix, block))
         return found
-
-    def _chain(self, sequence: Sequence, num_blocks: int) -> list[BlockPrefix]:
-        """The first `num_blocks` prefixes of the sequence. They never change, so they are kept as long as the sequence."""
-        prefixes = self._chains.setdefault(sequence.seq_id, [])
-        salt = sequence.group.salt
-        parent = prefixes[-1].key if prefixes else root_key(self._fingerprint, salt)
-        for i in range(len(prefixes), num_blocks):
-            token_ids = tuple(sequence.token_ids[i * self.block_size : (i + 1) * self.block_size])
-            prefix = chain(parent, token_ids, i, is_private=bool(salt))
-            prefixes.append(prefix)
-            parent = prefix.key
-        return prefixes[:num_blocks]
 
     def check_invariants(self) -> None:
         """Audits tables against reference counts, then the pool itself.

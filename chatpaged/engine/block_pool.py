@@ -5,19 +5,23 @@ block 0          never allocated: target of padding ("null block")
 free             no user, nothing worth keeping
 cached           no user, but published: a hit takes it back, an allocation evicts it
 used             one user or more (ref_count); may be published as well
-                       front of the free list                          its end
-    allocate  <──  [ free, free, cached (oldest) ... cached (newest) ]  <──  release of a published block
+                       front of the free list                          its end      last
+    allocate  <──  [ free, free, cached (oldest) ... cached (newest) ]  <──  [ cached, in view ]
 ```
+
+Prefixes can be retained: those of the chat in view are evicted when nothing else is left, pinned ones never. Retention belongs to
+the key: a block that comes to hold a pinned prefix is pinned, in use or not.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 from array import array
-from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 NULL_BLOCK = 0
 KEY_BYTES = 16
@@ -31,6 +35,13 @@ class BlockState(enum.IntEnum):
     CACHED = 2
     USED = 3
     SHARED = 4
+
+
+class Retention(enum.IntEnum):
+    """How long a prefix stays when blocks are wanted."""
+
+    IN_VIEW = 1
+    PINNED = 2
 
 
 def states_of(blocks: Iterable[int], states: bytes) -> bytes:
@@ -59,7 +70,7 @@ class BlockPrefix:
     parent_key: bytes
     token_ids: tuple[int, ...]
     index: int = 0
-    is_private: bool = False
+    is_private: bool = field(default=False, compare=False)
 
 
 def root_key(*parts: bytes) -> bytes:
@@ -94,8 +105,11 @@ class BlockPool:
         self._ref_counts = [0] * num_blocks
         self._prefixes: list[BlockPrefix | None] = [None] * num_blocks
         self._by_key: dict[bytes, int] = {}
-        # Insertion order is eviction order.
+        # Insertion order is eviction order; blocks in view go when there are no others.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._in_view: OrderedDict[int, None] = OrderedDict()
+        self._pinned: OrderedDict[int, None] = OrderedDict()
+        self._retained: dict[bytes, Retention] = {}
         # Kept up to date block by block: whoever shows the pool asks often, and it may have many thousands of blocks.
         self._states = bytearray([BlockState.NULL] + [BlockState.FREE] * (num_blocks - 1))
 
@@ -106,13 +120,29 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks without a user; published ones count, since allocation may evict them."""
+        """Blocks without a user that are not pinned; published ones count, since allocation may evict them."""
+        return len(self._free) + len(self._in_view)
+
+    @property
+    def num_spare(self) -> int:
+        """Of these, blocks that are not the chat's in view."""
         return len(self._free)
 
     @property
     def num_cached(self) -> int:
         """Blocks without a user whose contents can still be found."""
         return self._states.count(BlockState.CACHED)
+
+    @property
+    def pinned(self) -> tuple[int, ...]:
+        """Blocks with pinned contents, in use or not."""
+        pins = (key for key, level in self._retained.items() if level is Retention.PINNED)
+        return tuple(block for key in pins if (block := self._by_key.get(key)) is not None)
+
+    @property
+    def num_pinned(self) -> int:
+        """How many these are."""
+        return len(self.pinned)
 
     @property
     def states(self) -> bytes:
@@ -147,8 +177,10 @@ class BlockPool:
             del self._free[block]
         elif self._free:
             block, _ = self._free.popitem(last=False)
+        elif self._in_view:
+            block, _ = self._in_view.popitem(last=False)
         else:
-            raise NoFreeBlockError(f"all {self.num_usable} blocks are in use")
+            raise NoFreeBlockError(f"all {self.num_usable} blocks are in use or pinned")
         evicted = self._prefixes[block]
         if evicted is not None:
             self._unpublish(block, evicted)
@@ -159,7 +191,7 @@ class BlockPool:
     def acquire(self, block: int) -> None:
         """Adds a user to a block that is in use or cached."""
         if self._ref_counts[block] == 0:
-            del self._free[block]
+            del self._queue(block)[block]
         self._ref_counts[block] += 1
         self._note_state(block)
 
@@ -169,15 +201,18 @@ class BlockPool:
             raise RuntimeError(f"block {block} is released more often than it was taken")
         self._ref_counts[block] -= 1
         if self._ref_counts[block] == 0:
-            self._free[block] = None
-            if self._prefixes[block] is None:
-                self._free.move_to_end(block, last=False)
+            self._enqueue(block)
         self._note_state(block)
 
     def lookup(self, prefix: BlockPrefix) -> int | None:
         """The block published with this prefix. Token ids and parent are compared too, never the key alone."""
         block = self._by_key.get(prefix.key)
         return block if block is not None and self._prefixes[block] == prefix else None
+
+    def find(self, key: bytes) -> tuple[int, BlockPrefix | None]:
+        """The block published under a key, and its prefix; the null block and None if there is none."""
+        block = self._by_key.get(key, NULL_BLOCK)
+        return block, self._prefixes[block]
 
     def blocks_of(self, keys: Iterable[bytes]) -> tuple[int, ...]:
         """The blocks published under these keys, up to the first key that nobody has. To be shown, not to be read from.
@@ -192,6 +227,42 @@ class BlockPool:
             blocks.append(block)
         return tuple(blocks)
 
+    def is_reserved(self, block: int) -> bool:
+        """Whether allocation cannot take a block: it has users, or is pinned."""
+        return self._ref_counts[block] > 0 or block in self._pinned
+
+    def retain(self, levels: Mapping[bytes, Retention]) -> None:
+        """Says anew which prefixes are retained. What is not any more counts as used just now.
+
+        Args:
+            levels: keys, those of a sequence from its beginning on.
+        """
+        # Ends first, so that beginnings outlive them in the queue that they come to.
+        changed = {**self._retained, **levels}
+        moved = [
+            block
+            for key in reversed(changed)
+            if self._retained.get(key) is not levels.get(key) and (block := self._by_key.get(key)) is not None
+        ]
+        idle = [block for block in moved if self._ref_counts[block] == 0]
+        for block in idle:
+            del self._queue(block)[block]
+        self._retained = dict(levels)
+        for block in idle:
+            self._enqueue(block)
+
+    def _queue(self, block: int) -> OrderedDict[int, None]:
+        """Where a block without a user is."""
+        prefix = self._prefixes[block]
+        level = self._retained.get(prefix.key) if prefix is not None else None
+        return self._free if level is None else self._in_view if level is Retention.IN_VIEW else self._pinned
+
+    def _enqueue(self, block: int) -> None:
+        queue = self._queue(block)
+        queue[block] = None
+        if self._prefixes[block] is None:
+            queue.move_to_end(block, last=False)
+
     def publish(self, block: int, prefix: BlockPrefix) -> None:
         """Makes a full, computed block findable. When its key is taken (same contents computed twice) the first one stays."""
         if prefix.key not in self._by_key:
@@ -203,7 +274,11 @@ class BlockPool:
         """Empties the prefix map; blocks in use stay in use. Returns how many blocks lost their prefix."""
         published = [(block, prefix) for block, prefix in enumerate(self._prefixes) if prefix is not None]
         for block, prefix in published:
+            queue = self._queue(block) if self._ref_counts[block] == 0 else None
             self._unpublish(block, prefix)
+            if queue is not None and queue is not self._free:
+                del queue[block]
+                self._enqueue(block)
         return len(published)
 
     def _unpublish(self, block: int, prefix: BlockPrefix) -> None:
@@ -228,12 +303,15 @@ class BlockPool:
         Raises:
             RuntimeError: something does not add up.
         """
+        idle = Counter(itertools.chain(self._free, self._in_view, self._pinned))
         problems = [
-            f"block {block} has {count} users but is {'free' if block in self._free else 'not free'}"
+            f"block {block} has {count} users but is {'free' if block in idle else 'not free'}"
             for block, count in enumerate(self._ref_counts)
-            if block != NULL_BLOCK and (count == 0) != (block in self._free)
+            if block != NULL_BLOCK and idle[block] != (count == 0)
         ]
-        if NULL_BLOCK in self._free or self._ref_counts[NULL_BLOCK] or self._prefixes[NULL_BLOCK] is not None:
+        if any(block not in self._queue(block) for block in idle):
+            problems.append("a block is in another queue than its prefix wants")
+        if NULL_BLOCK in idle or self._ref_counts[NULL_BLOCK] or self._prefixes[NULL_BLOCK] is not None:
             problems.append("the null block is in use")
         published = {prefix.key: block for block, prefix in enumerate(self._prefixes) if prefix is not None}
         if published != self._by_key:

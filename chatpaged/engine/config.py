@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from chatpaged.errors import InvalidRequestError
 
@@ -27,6 +28,9 @@ class EngineConfig:
         max_num_seqs: sequences that may run in one step.
         max_num_batched_tokens: tokens one step may compute; small values keep streams smooth, large ones favour throughput.
         max_model_len: longest sequence in tokens, prompt and answer; at most the model's context.
+        swap_space: bytes of host memory for blocks that make room; 0 is none. Beside a CPU it is a file.
+        disk_cache: bytes of files for blocks of this and of later runs, those of all models together; 0 is none.
+        disk_cache_directory: where these lie; None is the user's cache.
         enable_prefix_caching: share computed blocks between sequences with the same beginning.
         device: where the model runs: auto, cpu, cuda or mps.
         dtype: type of the arithmetic, and of weights and KV where they are not quantised: auto, float32, float16, bfloat16 or float64.
@@ -44,6 +48,9 @@ class EngineConfig:
     max_num_seqs: int = 32
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
+    swap_space: int | None = None
+    disk_cache: int = 0
+    disk_cache_directory: Path | None = None
     enable_prefix_caching: bool = True
     device: str = "auto"
     dtype: str = "auto"
@@ -54,12 +61,9 @@ class EngineConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        self._check_sizes()
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise InvalidRequestError(f"block size must be a power of two, not {self.block_size}")
-        for name in ("kv_blocks", "kv_memory", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidRequestError(f"{name} must be at least 1, not {value}")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
         if self.kv_blocks is not None and self.kv_memory is not None:
@@ -80,6 +84,15 @@ class EngineConfig:
         ):
             if getattr(self, name) not in allowed:
                 raise InvalidRequestError(f"unknown {name} {getattr(self, name)!r}; one of {', '.join(allowed)}")
+
+    def _check_sizes(self) -> None:
+        for name in ("kv_blocks", "kv_memory", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequestError(f"{name} must be at least 1, not {value}")
+        for name in ("swap_space", "disk_cache"):
+            if (getattr(self, name) or 0) < 0:
+                raise InvalidRequestError(f"{name} must not be negative, but is {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from chatpaged.engine.outputs import TokenLogprobs
-from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.scheduler_output import BlockOperation, SchedulerOutput
 
 NO_TOKEN = -1
 """Stands where no token could be drawn, since the logits are not numbers."""
@@ -63,6 +64,16 @@ class ModelCode:
         return f"{self.name} · {self.weights} weights · {self.kv} KV"
 
 
+class BlockExchange(Protocol):
+    """Where the contents of blocks are left on their way to a file, and found on their way back."""
+
+    def leave(self, ticket: int, data: bytearray) -> None:
+        """Takes what a `save` operation has copied."""
+
+    def fetch(self, ticket: int) -> bytearray:
+        """Gives what a `load` operation copies; of the size of a block."""
+
+
 class ModelExecutor(Protocol):
     """A model with its KV pool."""
 
@@ -77,6 +88,18 @@ class ModelExecutor(Protocol):
     @property
     def block_bytes(self) -> int:
         """Bytes of one block."""
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Slots of host memory for blocks that make room."""
+
+    @property
+    def host_is_file(self) -> bool:
+        """Whether that memory is a file of the system's."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the fingerprint stands for, for people: the model, how it is stored."""
 
     @property
     def vocab_size(self) -> int:
@@ -98,8 +121,14 @@ class ModelExecutor(Protocol):
     def stop_token_ids(self) -> frozenset[int]:
         """End tokens that the model's configuration names."""
 
+    def connect(self, exchange: BlockExchange) -> None:
+        """Says where blocks go that are saved, and where those come from that are loaded."""
+
     def execute(self, output: SchedulerOutput) -> StepResult:
         """Carries out one step: block operations in order, the forward pass, sampling."""
+
+    def move(self, operations: Iterable[BlockOperation]) -> float:
+        """Carries out block operations alone, in order. Returns the seconds it took."""
 
     def close(self) -> None:
         """Gives memory back."""

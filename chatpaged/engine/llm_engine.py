@@ -15,38 +15,41 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from chatpaged.chat_template import ChatMessage, ChatTemplate, RenderedPrompt
-from chatpaged.engine.block_manager import BlockManager, PrefixKeys
+from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import BlockPool
 from chatpaged.engine.config import EngineConfig, SchedulerConfig
+from chatpaged.engine.engine_tiers import CLOSE_SECONDS, EngineTiers
 from chatpaged.engine.executor import NO_TOKEN, ModelCode, ModelExecutor, StepResult
 from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.limits import check_request
 from chatpaged.engine.output_processor import OutputProcessor, TokenOutcome
-from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, RequestResult, TokenLogprobs, merge_outputs
+from chatpaged.engine.outputs import Completion, Delta, FinishReason, RequestOutput, TokenLogprobs, merge_outputs
 from chatpaged.engine.prompts import Prompt, render_prompt
 from chatpaged.engine.reasoning import starts_inside
 from chatpaged.engine.request_clock import RequestClock
+from chatpaged.engine.retained_prefixes import PinResult, PrefixKeys
 from chatpaged.engine.sampling_params import SamplingParams, new_seed
 from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.sequence import Keep, SequenceGroup
 from chatpaged.engine.sequence import Sequence as TokenSequence
-from chatpaged.engine.sequence import SequenceGroup
 from chatpaged.engine.snapshot import EngineSnapshot, StepTiming, take_snapshot
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.whole_answers import WholeAnswers
 from chatpaged.errors import ChatpagedError, InvalidRequestError
 
 _KEPT_STEPS = 128
 
 
-class LLMEngine:
+class LLMEngine(WholeAnswers):
     """Scheduler, model and text processing put together."""
 
     def __init__(
@@ -71,13 +74,16 @@ class LLMEngine:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self._executor = executor
+        self._tiers = EngineTiers.open(executor, self.config)
         blocks = BlockManager(
             BlockPool(executor.num_blocks),
             self.config.block_size,
             enable_prefix_caching=self.config.enable_prefix_caching,
             fingerprint=executor.fingerprint,
+            tier=self._tiers.lower,
         )
-        self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks)
+        self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks, policy=self._tiers.policy)
+        self._is_sound = True
         self._stop_token_ids = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
         self._markers = chat_template.markers if chat_template is not None else None
         self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self._markers)
@@ -139,6 +145,7 @@ class LLMEngine:
         priority: int = 0,
         interactive: bool = False,
         salt: bytes = b"",
+        keep: Keep = Keep.FILE,
         split_reasoning: bool = True,
     ) -> str:
         """Queues a request.
@@ -149,7 +156,8 @@ class LLMEngine:
             request_id: a name not in use; one is made up when it is missing.
             priority: lower is more urgent.
             interactive: somebody reads along: steps are kept short enough for a smooth stream.
-            salt: only requests with the same salt share computed blocks.
+            salt: only requests with the same salt share computed blocks, and these never reach a disk.
+            keep: which of its blocks are worth a file.
             split_reasoning: tell the model's reasoning from its answer, where it marks it; plain text is never split.
 
         Returns:
@@ -176,6 +184,7 @@ class LLMEngine:
             priority=priority,
             interactive=interactive,
             salt=salt,
+            keep=keep,
             end_token_ids=tuple(sorted(self._stop_token_ids | set(params.stop_token_ids))),
             thinking=self._thinking(prompt, rendered) if split_reasoning else None,
         )
@@ -226,10 +235,13 @@ class LLMEngine:
         begin = time.perf_counter()
         output = self.scheduler.schedule()
         if not output.rows:
+            self._tiers.move(output.operations)
             return []
         self._note_start(begin)
         scheduled = time.perf_counter()
+        self._is_sound = False
         result = self._executor.execute(output)
+        self._is_sound = True
         executed = time.perf_counter()
         news: dict[str, tuple[SequenceGroup, list[Delta]]] = {}
         failed: list[SequenceGroup] = []
@@ -271,6 +283,9 @@ class LLMEngine:
         end = time.perf_counter()
         num_decode = sum(len(row.token_ids) == 1 and bool(row.samples) for row in output.rows)
         self.scheduler.budget.observe(num_decode, output.num_tokens - num_decode, end - begin)
+        if num_decode == 0:
+            self._tiers.policy.observe_prefill(output.num_tokens, result.forward)
+        self._tiers.observe(output.operations, result.operations)
         self._steps.append(
             StepTiming(
                 schedule=scheduled - begin,
@@ -294,58 +309,44 @@ class LLMEngine:
         metrics = self._clocks.pop(group.request_id).metrics(group, time.perf_counter())
         return RequestOutput(request_id=group.request_id, deltas=tuple(deltas), finished=True, metrics=metrics)
 
-    # --- whole answers -------------------------------------------------------------------------------------------------
+    # --- what stays ------------------------------------------------------------------------------------------------------
 
-    def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, interactive: bool = True
-    ) -> Generator[RequestOutput, None, None]:
-        """Runs one request and yields its outputs as they come. Closing the iterator cancels the request.
+    def look_at(self, token_ids: Sequence[int] | PrefixKeys | None, salt: bytes = b"") -> None:
+        """Says which chat somebody looks at: its blocks make room last.
 
-        Other requests that have been added go on meanwhile, but their outputs are lost: use `step` for several.
+        Args:
+            token_ids: of the chat, or the `prefix_keys` of them; None when it is none.
+            salt: that of its requests.
         """
-        request_id = self.add_request(prompt, params, interactive=interactive)
-        try:
-            while self.scheduler.group(request_id) is not None:
-                yield from (output for output in self.step() if output.request_id == request_id)
-        finally:
-            self.abort(request_id)
+        if token_ids is not None and not isinstance(token_ids, PrefixKeys):
+            token_ids = self.prefix_keys(token_ids, salt)
+        self.scheduler.blocks.look_at(token_ids)
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestResult:
-        """Runs one request to its end. Arguments and errors as for `add_request`."""
-        return self.generate_many([(prompt, params)])[0]
+    def pin(self, name: str, token_ids: Sequence[int], salt: bytes = b"") -> PinResult:
+        """Keeps the full blocks of a token sequence in the pool, from its beginning on, as soon as they are there.
 
-    def generate_many(self, requests: Iterable[tuple[Prompt, SamplingParams | None]]) -> list[RequestResult]:
-        """Runs requests together in one batch; results in the order of the requests.
-
-        Raises:
-            InvalidRequestError: as for `add_request`; then none of the requests is run.
-            PromptTooLongError: likewise.
-            ChatpagedError: one of them failed; the others are cancelled.
+        Args:
+            name: whose they are; takes the place of what was pinned under this name.
+            token_ids: the sequence. At most a quarter of the pool can be pinned.
+            salt: that of its requests.
         """
-        prompts: dict[str, tuple[int, ...]] = {}
-        results: dict[str, RequestResult] = {}
-        try:
-            for prompt, params in requests:
-                ids = self.render(prompt).token_ids
-                prompts[self.add_request(ids, params)] = ids
-            answers: dict[str, list[Completion]] = {request_id: [] for request_id in prompts}
-            while len(results) < len(prompts):
-                for output in self.step():
-                    if output.request_id in prompts and output.error is not None:
-                        raise output.error
-                    if output.request_id in prompts:
-                        answers[output.request_id] += output.completions
-                        if output.metrics is not None:
-                            results[output.request_id] = RequestResult(
-                                request_id=output.request_id,
-                                prompt_token_ids=prompts[output.request_id],
-                                completions=tuple(sorted(answers[output.request_id], key=lambda completion: completion.index)),
-                                metrics=output.metrics,
-                            )
-        finally:
-            for request_id in prompts:
-                self.abort(request_id)
-        return [results[request_id] for request_id in prompts]
+        return self.scheduler.blocks.retained.pin(name, self.prefix_keys(token_ids, salt))
+
+    def unpin(self, name: str) -> bool:
+        """Lets go of what is pinned under a name. Returns whether anything was."""
+        return self.scheduler.blocks.retained.unpin(name)
+
+    def work_ahead(self) -> bool:
+        """Does a little of what may be wanted later, while nothing is unfinished. Returns whether there is more.
+
+        Blocks of the chat in view come up from lower tiers, and what is worth a file is written.
+        """
+        return self._tiers.work_ahead(self.scheduler.blocks)
+
+    @property
+    def can_save(self) -> bool:
+        """Whether the disk keeps up with what `work_ahead` writes."""
+        return self._tiers.lower.can_save
 
     # --- looking in ----------------------------------------------------------------------------------------------------
 
@@ -396,8 +397,14 @@ class LLMEngine:
         """
         self.scheduler.check_invariants()
 
-    def close(self) -> None:
-        """Gives the model's memory back. The engine cannot be used afterwards."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Writes blocks that are worth a file and gives the model's memory back. The engine cannot be used afterwards.
+
+        Args:
+            seconds: for writing; what is not written then is computed again.
+        """
+        # After a step that was broken off nobody knows what the blocks hold.
+        self._tiers.close(self.scheduler.blocks if self._is_sound else None, seconds)
         self._executor.close()
 
     def __enter__(self) -> Self:

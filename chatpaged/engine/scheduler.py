@@ -3,7 +3,7 @@
 A step hands out a token budget to close gaps between known and computed tokens: running sequences first (decodes take one
 each, prompts that are partly read go on in chunks), then waiting ones. Order is priority, then arrival. When a running
 sequence needs a block and none is free, another one gives its blocks back and waits; its tokens are kept, and what the prefix
-cache still holds of it is found again.
+cache and the tiers below still hold of it is found again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from chatpaged.engine.sample_rows import sample_row
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from chatpaged.engine.step_plan import StepPlan
+from chatpaged.engine.tier_policy import TierPolicy
 from chatpaged.engine.token_budget import TokenBudget
 from chatpaged.errors import PromptTooLongError
 
@@ -43,10 +44,13 @@ class SchedulerCounters:
 class Scheduler:
     """Owner of the queues. Calls alternate: `schedule`, then `update` with what was sampled."""
 
-    def __init__(self, config: SchedulerConfig, blocks: BlockManager, budget: TokenBudget | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, blocks: BlockManager, budget: TokenBudget | None = None, policy: TierPolicy | None = None
+    ) -> None:
         self.config = config
         self.blocks = blocks
         self.budget = budget if budget is not None else TokenBudget(config.max_num_batched_tokens)
+        self.policy = policy if policy is not None else TierPolicy(blocks.block_size)
         self.counters = SchedulerCounters()
         self.waiting: list[Sequence] = []
         """Sorted by precedence; preempted sequences wait here too."""
@@ -129,6 +133,8 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         self.blocks.forget(sequence)
         del self._by_id[sequence.seq_id]
+        if not self.running:
+            self.blocks.retained.restore_pins()
 
     def _new_sequence(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
         sequence = Sequence(self._next_seq_id, group, len(group.sequences), token_ids)
@@ -143,8 +149,12 @@ class Scheduler:
     # --- the step ------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
-        """Decides the next step. Without work the output has no rows."""
-        plan = StepPlan(self.config.max_num_batched_tokens, self._max_prefill_tokens())
+        """Decides the next step. Without work the output is empty; while sequences load it may consist of block moves alone."""
+        decoding = any(s.group.interactive and s.num_uncomputed_tokens == 1 for s in self.running)
+        interactive = any(group.interactive for group in self._groups.values())
+        plan = StepPlan(self.config.max_num_batched_tokens, self.budget.max_prefill_tokens(decoding=decoding, interactive=interactive))
+        seconds = self.budget.move_seconds(decoding=decoding, interactive=interactive)
+        self.blocks.begin_step(max(1, int(seconds / self.policy.block_seconds)) if seconds is not None else None)
         # Decodes first: a prompt that is being read must not use up the budget of a stream that is being read along.
         reading = [sequence for sequence in self.running if sequence.num_uncomputed_tokens > 1]
         self._schedule_running(plan, (sequence for sequence in self.running if sequence.num_uncomputed_tokens == 1))
@@ -154,18 +164,14 @@ class Scheduler:
             self._schedule_waiting(plan, priority)
         return self._output(plan)
 
-    def _max_prefill_tokens(self) -> int:
-        return self.budget.max_prefill_tokens(
-            decoding=any(s.group.interactive and s.num_uncomputed_tokens == 1 for s in self.running),
-            interactive=any(group.interactive for group in self._groups.values()),
-        )
-
     def _schedule_running(self, plan: StepPlan, sequences: Iterable[Sequence]) -> None:
         for sequence in sorted(sequences, key=_precedence):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for the sake of one before it
             if sequence.num_uncomputed_tokens > 1:
                 self._extend_prefix(sequence)
+            if self.blocks.is_loading(sequence):
+                continue
             num_tokens = plan.offer(sequence)
             if num_tokens and self._take_slots(sequence, num_tokens, plan):
                 plan.add(sequence, num_tokens)
@@ -177,8 +183,10 @@ class Scheduler:
             first = min(self.running, key=_precedence)
             candidates = [s for s in self.running if s.group.priority >= sequence.group.priority and s is not first]
             if not candidates:
+                if self.blocks.retained.yield_pins():
+                    continue
                 raise RuntimeError(f"{sequence} does not fit the pool although it has it for itself")
-            victim = max(candidates, key=_expendability)
+            victim = max(candidates, key=self._expendability)
             self._preempt(victim, plan)
             if victim is sequence:
                 return False
@@ -187,12 +195,16 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
         plan.remove(sequence)
         self.running.remove(sequence)
-        self.blocks.release(sequence)
+        self.blocks.preempt(sequence)
         sequence.num_computed_tokens = 0
         sequence.status = SequenceStatus.PREEMPTED
         sequence.group.counters.preemptions += 1
         self.counters.preemptions += 1
         self._enqueue(sequence)
+
+    def _expendability(self, sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
+        """Who gives way first: the lowest priority, then the fewest tokens to compute again, then the last to arrive."""
+        return (sequence.group.priority, -self.blocks.tokens_to_redo(sequence), sequence.precedence)
 
     def _schedule_waiting(self, plan: StepPlan, priority: int) -> None:
         """Admits waiting sequences that are at least this urgent.
@@ -230,9 +242,10 @@ class Scheduler:
             or self.blocks.admission(sequence, reserve=len(self.running)) is not Admission.OK
         ):
             less_urgent = [s for s in self.running if s.group.priority > sequence.group.priority]
-            if not less_urgent:
+            if less_urgent:
+                self._preempt(max(less_urgent, key=self._expendability), plan)
+            elif self.running or not self.blocks.retained.yield_pins():
                 return False
-            self._preempt(max(less_urgent, key=_expendability), plan)
         return True
 
     def _admit(self, sequence: Sequence, plan: StepPlan) -> None:
@@ -242,6 +255,8 @@ class Scheduler:
             self.counters.prefix_queries += 1
             self.counters.prefix_query_tokens += sequence.num_tokens
         self._extend_prefix(sequence)
+        if self.blocks.is_loading(sequence):
+            return
         num_tokens = plan.offer(sequence)
         if not self.blocks.append_slots(sequence, num_tokens):
             raise RuntimeError(f"{sequence} was admitted without blocks for {num_tokens} tokens")
@@ -335,8 +350,3 @@ class Scheduler:
 
 def _precedence(sequence: Sequence) -> tuple[int, int, int]:
     return sequence.precedence
-
-
-def _expendability(sequence: Sequence) -> tuple[int, int, tuple[int, int, int]]:
-    """Who gives way first: the lowest priority, then the fewest tokens to compute again, then the last to arrive."""
-    return (sequence.group.priority, -sequence.num_computed_tokens, sequence.precedence)

@@ -12,6 +12,8 @@ class BlockOperationKind(enum.Enum):
     COPY = "copy"
     SWAP_OUT = "swap_out"
     SWAP_IN = "swap_in"
+    SAVE = "save"
+    LOAD = "load"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,10 @@ class BlockOperation:
     """Move one block's contents before the forward pass.
 
     Attributes:
-        kind: copy (device to device), swap_out (device to lower tier), swap_in (lower tier to device).
-        source: block id in the pool or tier that is read.
-        destination: block id in the pool or tier that is written.
+        kind: copy (device to device), swap_out (device to host slot), swap_in (host slot to device), save (device to the exchange, on the
+            way to a file), load (from the exchange to the device).
+        source: block, slot or ticket that is read.
+        destination: block, slot or ticket that is written.
     """
 
     kind: BlockOperationKind
@@ -110,7 +113,7 @@ class SchedulerOutput:
     Attributes:
         step: number of the step, from 0.
         rows: the sequences that take part.
-        operations: block moves, to be applied in this order before the forward pass.
+        operations: block moves, to be applied in this order before the forward pass. A step may consist of them alone.
     """
 
     step: int

@@ -18,6 +18,18 @@ class SequenceStatus(enum.Enum):
     FINISHED = "finished"
 
 
+class Keep(enum.Enum):
+    """Which blocks of a request are worth a file, where block files are kept.
+
+    `FILE`: all, since the next turn of a chat wants them again. `SHARED`: those that were found a second time, and those of a sequence that
+    had to give way. `MEMORY`: none; they never reach a disk.
+    """
+
+    FILE = "file"
+    SHARED = "shared"
+    MEMORY = "memory"
+
+
 @dataclass(slots=True)
 class GroupCounters:
     """What the engine did for one request."""
@@ -94,7 +106,8 @@ class SequenceGroup:
         priority: lower is more urgent; 0 is the chat in view.
         arrival: number of the request in order of arrival.
         interactive: somebody reads along, so the gap between two tokens matters.
-        salt: separates prefix caches: only requests with the same salt share blocks.
+        salt: separates prefix caches: only requests with the same salt share blocks, which never reach a disk.
+        keep: which of its blocks are worth a file.
         end_token_ids: every id that would end an answer, for as long as that is too early.
         thinking: whether the prompt leaves the model inside its reasoning; None when reasoning is not told from the answer.
         sequences: the samples that exist so far.
@@ -108,6 +121,7 @@ class SequenceGroup:
     arrival: int = 0
     interactive: bool = False
     salt: bytes = b""
+    keep: Keep = Keep.FILE
     end_token_ids: tuple[int, ...] = ()
     thinking: bool | None = None
     sequences: list[Sequence] = field(default_factory=list)

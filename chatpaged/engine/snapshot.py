@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import asdict, dataclass
 
-from chatpaged.engine.block_manager import BlockCounters
 from chatpaged.engine.block_pool import BlockState, states_of
+from chatpaged.engine.block_traffic import BlockCounters
 from chatpaged.engine.scheduler import Scheduler, SchedulerCounters
 from chatpaged.engine.sequence import Sequence
 
@@ -92,7 +92,8 @@ class EngineSnapshot:
         shared_blocks: blocks with several users.
         live_tokens: tokens in used and shared blocks, those in shared blocks counted once.
         saved_blocks: further blocks that would be in use if nothing were shared.
-        tier_blocks: blocks whose contents a lower tier holds.
+        pinned: blocks that are never evicted, in use or not.
+        tier_blocks: blocks whose contents host memory below the device holds.
         sequences: all unfinished sequences, running ones first.
         counters: what happened since the start; see `SchedulerCounters` and `BlockCounters`.
         steps: the last steps, oldest first.
@@ -108,10 +109,16 @@ class EngineSnapshot:
     shared_blocks: int
     live_tokens: int
     saved_blocks: int
+    pinned: tuple[int, ...]
     tier_blocks: int
     sequences: tuple[SequenceSnapshot, ...]
     counters: dict[str, int]
     steps: tuple[StepTiming, ...]
+
+    @property
+    def pinned_blocks(self) -> int:
+        """How many blocks are never evicted."""
+        return len(self.pinned)
 
     @property
     def batch_size(self) -> int:
@@ -155,12 +162,13 @@ def take_snapshot(
         shared_blocks=shared,
         live_tokens=blocks.live_tokens(),
         saved_blocks=blocks.num_references - used - shared,
-        tier_blocks=blocks.num_tier_blocks,
+        pinned=blocks.pool.pinned,
+        tier_blocks=blocks.traffic.tier.num_blocks,
         sequences=tuple(
             _sequence(sequence, blocks.table(sequence), states, speeds.get(sequence.seq_id, 0.0))
             for sequence in (*scheduler.running, *scheduler.waiting)
         ),
-        counters=merged_counters(scheduler.counters, blocks.counters),
+        counters={**merged_counters(scheduler.counters, blocks.counters), **blocks.other_counts()},
         steps=tuple(steps),
     )
 

@@ -59,3 +59,12 @@ class TokenBudget:
         if not interactive:
             return self._max_tokens
         return int(self._beside_stream if decoding else self._without_stream)
+
+    def move_seconds(self, *, decoding: bool, interactive: bool) -> float | None:
+        """Time that the next step may spend on bringing blocks back; None is any. Arguments as for `max_prefill_tokens`.
+
+        A stream is held up by one step of its own at most.
+        """
+        if not interactive:
+            return None
+        return self._decode_seconds if decoding and self._decode_seconds is not None else MAX_STEP_SECONDS

@@ -7,18 +7,21 @@ hash of that sequence's own prefix. The next token is a function of the prefix, 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import struct
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from chatpaged.engine.block_manager import BlockManager
-from chatpaged.engine.block_pool import BlockPool, BlockPrefix
-from chatpaged.engine.block_tiers import BlockTier
+from chatpaged.engine.block_pool import BlockPool
+from chatpaged.engine.block_tiers import BlockTier, HostTier, LowerTiers
 from chatpaged.engine.config import SchedulerConfig
+from chatpaged.engine.executor import BlockExchange
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, ScheduledRow, SchedulerOutput
-from chatpaged.engine.sequence import Sequence, SequenceGroup
+from chatpaged.engine.sequence import Keep, Sequence, SequenceGroup
+from chatpaged.engine.tier_policy import TierPolicy
 
 VOCABULARY = 5  # small: sequences that differ still share beginnings
 
@@ -54,13 +57,13 @@ class ShadowKV:
     """The slots of all blocks, on the device and below."""
 
     scheduler: Scheduler
+    exchange: BlockExchange | None = None
     device: dict[int, dict[int, int]] = field(default_factory=dict)
     lower: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def execute(self, output: SchedulerOutput) -> list[tuple[int, ...]]:
         """Carries out a step; returns the tokens drawn."""
-        for operation in output.operations:
-            self._apply(operation)
+        self.apply(output.operations)
         rows = [(row, self._sequence(row)) for row in output.rows]
         for row, sequence in rows:
             self._check_reads(row, sequence)
@@ -68,7 +71,18 @@ class ShadowKV:
             self._write(row, sequence)
         return [self._sample(row, sequence) for row, sequence in rows]
 
+    def apply(self, operations: Iterable[BlockOperation]) -> None:
+        """Moves blocks."""
+        for operation in operations:
+            self._apply(operation)
+
     def _apply(self, operation: BlockOperation) -> None:
+        if operation.kind is BlockOperationKind.SAVE and self.exchange is not None:
+            self.exchange.leave(operation.destination, self._packed(self.device.get(operation.source, {})))
+            return
+        if operation.kind is BlockOperationKind.LOAD and self.exchange is not None:
+            self.device[operation.destination] = self._unpacked(self.exchange.fetch(operation.source))
+            return
         memory = {
             BlockOperationKind.COPY: (self.device, self.device),
             BlockOperationKind.SWAP_OUT: (self.device, self.lower),
@@ -76,6 +90,14 @@ class ShadowKV:
         }
         source, destination = memory[operation.kind]
         destination[operation.destination] = dict(source.get(operation.source, {}))
+
+    def _packed(self, slots: dict[int, int]) -> bytearray:
+        """A block as bytes: a number for each slot, 0 where nothing was written."""
+        size = self.scheduler.blocks.block_size
+        return bytearray(struct.pack(f"<{size}q", *(slots.get(i, 0) for i in range(size))))
+
+    def _unpacked(self, data: bytearray) -> dict[int, int]:
+        return dict(enumerate(struct.unpack(f"<{self.scheduler.blocks.block_size}q", data)))
 
     def _sequence(self, row: ScheduledRow) -> Sequence:
         return next(s for s in self.scheduler.running if s.seq_id == row.seq_id)
@@ -113,40 +135,11 @@ class ShadowKV:
         return tuple(next_token(last, sample.index if sample.position == 0 else 0) for sample in row.samples)
 
 
-class FakeTier:
-    """A lower tier of a few slots, least recently stored out first. Satisfies `BlockTier`."""
+class FakeTier(LowerTiers):
+    """Host slots alone."""
 
     def __init__(self, num_slots: int) -> None:
-        self._slots: OrderedDict[bytes, tuple[int, BlockPrefix]] = OrderedDict()
-        self._free = list(range(num_slots))
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks stored."""
-        return len(self._slots)
-
-    def demote(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:
-        """Stores a block, in place of the oldest one if need be."""
-        if prefix.key in self._slots:
-            return None
-        if not self._free:
-            if not self._slots:
-                return None
-            _, (slot, _) = self._slots.popitem(last=False)
-            self._free.append(slot)
-        slot = self._free.pop()
-        self._slots[prefix.key] = (slot, prefix)
-        return BlockOperation(BlockOperationKind.SWAP_OUT, block, slot)
-
-    def contains(self, prefix: BlockPrefix) -> bool:
-        """Whether the prefix is stored."""
-        return prefix.key in self._slots and self._slots[prefix.key][1] == prefix
-
-    def promote(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:
-        """Brings a stored prefix back."""
-        if not self.contains(prefix):
-            return None
-        return BlockOperation(BlockOperationKind.SWAP_IN, self._slots[prefix.key][0], block)
+        super().__init__(TierPolicy(1), HostTier(num_slots))
 
 
 class Harness:
@@ -162,17 +155,28 @@ class Harness:
         max_model_len: int = 64,
         caching: bool = True,
         tier: BlockTier | None = None,
+        exchange: BlockExchange | None = None,
+        fingerprint: bytes = b"",
+        policy: TierPolicy | None = None,
     ) -> None:
-        blocks = BlockManager(BlockPool(num_blocks + 1), block_size, enable_prefix_caching=caching, tier=tier)
+        blocks = BlockManager(BlockPool(num_blocks + 1), block_size, enable_prefix_caching=caching, fingerprint=fingerprint, tier=tier)
         config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len)
-        self.scheduler = Scheduler(config, blocks)
-        self.shadow = ShadowKV(self.scheduler)
+        self.scheduler = Scheduler(config, blocks, policy=policy)
+        self.shadow = ShadowKV(self.scheduler, exchange)
         self.finished: list[Sequence] = []
         self.outputs: list[SchedulerOutput] = []
         self._num_requests = 0
 
     def add(
-        self, prompt: Items[int], *, max_tokens: int = 4, n: int = 1, priority: int = 0, interactive: bool = False, salt: bytes = b""
+        self,
+        prompt: Items[int],
+        *,
+        max_tokens: int = 4,
+        n: int = 1,
+        priority: int = 0,
+        interactive: bool = False,
+        salt: bytes = b"",
+        keep: Keep = Keep.FILE,
     ) -> SequenceGroup:
         """Queues a request."""
         group = SequenceGroup(
@@ -183,6 +187,7 @@ class Harness:
             priority=priority,
             interactive=interactive,
             salt=salt,
+            keep=keep,
         )
         self._num_requests += 1
         self.scheduler.add(group)
@@ -205,13 +210,18 @@ class Harness:
         self.scheduler.check_invariants()
         return output
 
+    def work_ahead(self, limit: int) -> None:
+        """What an engine does with nothing to do."""
+        self.shadow.apply(self.scheduler.blocks.traffic.bring_up(limit))
+        self.shadow.apply(self.scheduler.blocks.traffic.save_some(limit))
+
     def _check_limits(self, output: SchedulerOutput) -> None:
         config = self.scheduler.config
         if output.num_tokens > config.max_num_batched_tokens:
             raise ShadowError(f"{output.num_tokens} tokens in a step of at most {config.max_num_batched_tokens}")
         if len(self.scheduler.running) > config.max_num_seqs:
             raise ShadowError(f"{len(self.scheduler.running)} sequences run, {config.max_num_seqs} are allowed")
-        if self.scheduler.has_unfinished and not output.rows:
+        if self.scheduler.has_unfinished and not (output.rows or output.operations):
             raise ShadowError("there is work, but the step is empty")
 
     def run(self, max_steps: int = 10_000) -> None:
@@ -223,5 +233,6 @@ class Harness:
         else:
             raise ShadowError(f"not finished after {max_steps} steps")
         pool = self.scheduler.blocks.pool
-        if pool.num_free != pool.num_usable:
-            raise ShadowError(f"{pool.num_usable - pool.num_free} blocks are still in use although nothing runs")
+        in_use = sum(pool.ref_count(block) > 0 for block in range(pool.num_blocks))
+        if in_use:
+            raise ShadowError(f"{in_use} blocks are still in use although nothing runs")

@@ -136,6 +136,7 @@ def test_keys_depend_on_everything() -> None:
         (lambda pool: pool._ref_counts.__setitem__(0, 1), "null block"),
         (lambda pool: pool._states.__setitem__(2, 3), "the states and the blocks disagree"),
         (lambda pool: pool._by_key.clear(), "disagree"),
+        (lambda pool: pool._pinned.update({3: pool._free.pop(3)}), "another queue"),
     ],
 )
 def test_the_audit_finds_damage(damage: object, message: str) -> None:

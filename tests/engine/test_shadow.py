@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from chatpaged.engine import block_manager
+from chatpaged.engine import prefix_chains
 from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import BlockPool, BlockPrefix, chain
 from chatpaged.engine.scheduler import Scheduler
@@ -129,7 +129,7 @@ def _fork_without_reference(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hash_without_parent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(block_manager, "chain", lambda _, token_ids, index, **private: chain(b"", token_ids, index, **private))
+    patch.setattr(prefix_chains, "chain", lambda _, token_ids, index, **private: chain(b"", token_ids, index, **private))
 
 
 def _publish_before_compute(patch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def _hash_alone(patch: pytest.MonkeyPatch) -> None:
         prefix = chain(parent_key, token_ids, index, is_private=is_private)
         return replace(prefix, key=prefix.key[:1] + bytes(15))
 
-    patch.setattr(block_manager, "chain", short)
+    patch.setattr(prefix_chains, "chain", short)
     patch.setattr(BlockPool, "lookup", lambda self, prefix: self._by_key.get(prefix.key))
 
 

@@ -57,7 +57,7 @@ def test_a_snapshot_is_what_the_plain_way_finds(seed: int, num_actions: int) -> 
         act(harness, rng)
         snapshot = take_snapshot(harness.scheduler, code="", block_bytes=0, steps=(), speeds={})
         check_against_the_plain_way(snapshot, harness.scheduler)
-        assert snapshot.tier_blocks == harness.scheduler.blocks.num_tier_blocks
+        assert snapshot.tier_blocks == harness.scheduler.blocks.traffic.tier.num_blocks
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60))

@@ -15,12 +15,10 @@ from chatpaged.engine.model_executor import kv_cache as kv_cache_module
 from chatpaged.engine.model_executor import memory
 from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, require_memory
-from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.errors import MemoryBudgetError
 
 CPU = torch.device("cpu")
 LAYOUT = KVLayout(num_layers=3, block_size=4, kv_heads=2, head_dim=5, dtype=torch.float32)
-COPY = BlockOperationKind.COPY
 
 
 @pytest.fixture
@@ -97,26 +95,6 @@ def test_gather_copies(kv_cache: KVCache) -> None:
     gathered = kv_cache.gather(0, kv_cache.row_index(torch.tensor([4])))
     before = kv_cache.pool.clone()
     gathered.zero_()
-    assert torch.equal(kv_cache.pool, before)
-
-
-# --- operations ----------------------------------------------------------------------------------------------------------
-
-
-def test_copies_are_made_in_order(kv_cache: KVCache) -> None:
-    original = kv_cache.pool.clone()
-    kv_cache.apply([BlockOperation(COPY, 1, 2), BlockOperation(COPY, 3, 1), BlockOperation(COPY, 2, 4), BlockOperation(COPY, 1, 5)])
-    expected = original.clone()
-    for block, source in {2: 1, 1: 3, 4: 1, 5: 3}.items():
-        expected[block] = original[source]
-    assert torch.equal(kv_cache.pool, expected)
-
-
-@pytest.mark.parametrize("kind", [BlockOperationKind.SWAP_IN, BlockOperationKind.SWAP_OUT])
-def test_moves_without_a_tier_are_refused(kv_cache: KVCache, kind: BlockOperationKind) -> None:
-    before = kv_cache.pool.clone()
-    with pytest.raises(RuntimeError, match="tier"):
-        kv_cache.apply([BlockOperation(kind, 1, 2)])
     assert torch.equal(kv_cache.pool, before)
 
 

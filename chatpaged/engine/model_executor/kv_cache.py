@@ -14,7 +14,6 @@ For the kernels a layer's keys of block b are row `2 (b num_layers + layer)` of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +22,6 @@ import torch
 from chatpaged.engine.block_pool import NULL_BLOCK
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory
-from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.errors import MemoryBudgetError
 
 DEFAULT_UTILIZATION = {"cuda": 0.9, "mps": 0.5, "cpu": 0.4}
@@ -111,14 +109,6 @@ def choose_num_blocks(
     return wanted
 
 
-def apply_operations(pool: torch.Tensor, operations: Iterable[BlockOperation]) -> None:
-    """Carries out block moves, in order, in a pool whose first dimension is the block."""
-    for operation in operations:
-        if operation.kind is not BlockOperationKind.COPY:
-            raise RuntimeError(f"no lower tier for {operation}")
-        pool[operation.destination].copy_(pool[operation.source])
-
-
 class KVCache:
     """Owner of the pool's tensor.
 
@@ -136,10 +126,6 @@ class KVCache:
         self.pool[NULL_BLOCK].zero_()
         self.rows = self.pool.view(num_blocks * layout.num_layers * 2, -1)
         self._slots = self.pool.view(-1, layout.kv_heads, layout.head_dim)
-
-    def apply(self, operations: Iterable[BlockOperation]) -> None:
-        """Carries out block moves, in order."""
-        apply_operations(self.pool, operations)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_index: torch.Tensor) -> None:
         """Stores the keys and values of a step's tokens.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.executor import StepResult
+from chatpaged.engine.executor import BlockExchange, StepResult
+from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_rows, swap_bytes
 from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache, choose_num_blocks
@@ -19,13 +20,16 @@ from chatpaged.engine.model_executor.logprobs import token_logprobs
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
+from chatpaged.engine.model_executor.native.interface import VERSION
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.outputs import TokenLogprobs
-from chatpaged.engine.scheduler_output import SampleRow, SchedulerOutput
-from chatpaged.engine.weight_files import check_directory, model_name
+from chatpaged.engine.scheduler_output import BlockOperation, SampleRow, SchedulerOutput
+from chatpaged.engine.weight_files import check_directory, model_name, weight_identity
 from chatpaged.errors import InvalidRequestError
 
+FORMAT = 1
+"""Changes when keys and values are laid out in another way; the kernels have a version of their own."""
 DEFAULT_BATCHED_TOKENS = {"cpu": 256, "mps": 512, "cuda": 2048}
 
 
@@ -33,14 +37,26 @@ class ModelRunner:
     """A model and its KV pool. Satisfies `ModelExecutor`."""
 
     def __init__(
-        self, model: StepModel, kv_cache: KVCache | NativeKVCache, device: torch.device, path: CodePath, fingerprint: bytes = b""
+        self,
+        model: StepModel,
+        kv_cache: KVCache | NativeKVCache,
+        device: torch.device,
+        path: CodePath,
+        *,
+        fingerprint: bytes = b"",
+        name: str = "",
+        host: torch.Tensor | None = None,
     ) -> None:
         self._model = model
+        self._moves = BlockMoves(kv_cache.pool, host)
         self._kv_cache = kv_cache
         self._device = device
         self.path = path
         self.code = path.code(model.instruction_set, model.weight_bytes)
         self.fingerprint = fingerprint
+        self.facts = {"model": name, "code": self.code.name, "weights": self.code.weights, "kv": self.code.kv}
+        self.num_host_blocks = len(host) if host is not None else 0
+        self.host_is_file = device.type == "cpu"
         self.num_blocks = kv_cache.num_blocks
         self.block_bytes = kv_cache.layout.block_bytes
         self.vocab_size = model.vocab_size
@@ -63,16 +79,40 @@ class ModelRunner:
         with torch.inference_mode():
             loaded = load_model(directory, files, path, config, device, tell)
             kv_cache = loaded.make_kv_cache(choose_num_blocks(loaded.layout, config, device, loaded.model.max_model_len))
-        path = loaded.path
-        facts = f"{path.kind} {path.dtype} {path.quantize} {path.kv_dtype} {loaded.model.max_model_len}"
-        fingerprint = hashlib.blake2b(files.digest + (directory / "config.json").read_bytes() + facts.encode(), digest_size=16)
-        return cls(loaded.model, kv_cache, device, path, fingerprint.digest())
+            host = make_host_rows(swap_bytes(config, device), loaded.layout.block_bytes, device)
+        path, model = loaded.path, loaded.model
+        # All that decides what a block holds. It need not be the same on another machine, as arithmetic is not.
+        facts = (
+            FORMAT,
+            VERSION,
+            torch.__version__,
+            path.kind,
+            path.dtype,
+            path.quantize,
+            path.kv_dtype,
+            model.instruction_set,
+            model.max_model_len,
+        )
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (files.digest, (directory / "config.json").read_bytes(), *weight_identity(files.paths)):
+            digest.update(part)
+        digest.update(repr((*facts, config.block_size, device.type)).encode())
+        return cls(model, kv_cache, device, path, fingerprint=digest.digest(), name=model_name(directory), host=host)
+
+    def connect(self, exchange: BlockExchange) -> None:
+        """See `ModelExecutor.connect`."""
+        self._moves.exchange = exchange
+
+    def move(self, operations: Iterable[BlockOperation]) -> float:
+        """See `ModelExecutor.move`."""
+        with torch.inference_mode():
+            return self._moves.apply(operations)
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """See `ModelExecutor.execute`."""
         begin = time.perf_counter()
         with torch.inference_mode():
-            self._kv_cache.apply(output.operations)
+            self._moves.apply(output.operations)
             applied = time.perf_counter()
             batch = InputBatch.build(output, self._kv_cache.layout.block_size, self._device)
             prepared = time.perf_counter()
@@ -97,7 +137,7 @@ class ModelRunner:
     def close(self) -> None:
         """Drops weights and pool."""
         self._model.close()
-        del self._model, self._kv_cache
+        del self._model, self._kv_cache, self._moves
 
 
 def _sample_rows(

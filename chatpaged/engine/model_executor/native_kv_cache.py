@@ -12,15 +12,13 @@ int8          both are followed by a scale for each token and head, float32
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from chatpaged.engine.model_executor.kv_cache import apply_operations
 from chatpaged.engine.model_executor.native.interface import F16, F32, I8
 from chatpaged.engine.model_executor.native.library import load_library
-from chatpaged.engine.scheduler_output import BlockOperation
 
 KV_FORMATS: Mapping[str, int] = {"fp32": F32, "fp16": F16, "int8": I8}
 _ELEMENT_BYTES = {F32: 4, F16: 2, I8: 1}
@@ -80,7 +78,3 @@ class NativeKVCache:
         load_library().cp_use_large_pages(self.pool.data_ptr(), self.pool.numel())
         # The first blocks are taken now: a first prompt should not wait for the system to clear pages.
         self.pool[: max(1, READY_BYTES // layout.block_bytes)].zero_()
-
-    def apply(self, operations: Iterable[BlockOperation]) -> None:
-        """Carries out block moves, in order."""
-        apply_operations(self.pool, operations)

@@ -22,7 +22,7 @@ import torch
 
 from chatpaged import paths
 from chatpaged.engine.model_executor.native.interface import VERSION
-from chatpaged.engine.weight_files import WeightFiles
+from chatpaged.engine.weight_files import WeightFiles, weight_identity
 
 KEPT_FILES = 8
 _BOUNDARY = 64
@@ -36,14 +36,12 @@ def quantized_file(files: WeightFiles, directory: Path, quantize: str) -> Path:
     """Where the packed weights of a model are kept.
 
     Args:
-        files: its weights. Their places, sizes and times say which model it is; the time at which a file was last touched in any way cannot
-            be set back, as that of its contents can.
+        files: its weights; see `weight_identity`.
         directory: the model; its configuration takes part too.
         quantize: how it is packed.
     """
-    stats = [(path.resolve(), path.stat()) for path in (*files.paths, directory / "config.json")]
-    facts = [VERSION, quantize, *((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats)]
-    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+    facts = [repr((VERSION, quantize)).encode(), *weight_identity((*files.paths, directory / "config.json"))]
+    digest = hashlib.blake2b(b"".join(facts), digest_size=16).hexdigest()
     return paths.cache_dir() / "quantized" / f"{digest}.safetensors"
 
 
