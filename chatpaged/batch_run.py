@@ -14,6 +14,7 @@ from chatpaged.batch_rows import INVALID_ROW, BadRow, BatchRow
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.outputs import Completion, RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams
+from chatpaged.engine.sequence import Keep
 from chatpaged.errors import ChatpagedError, InvalidRequestError, ModelError, PromptTooLongError
 from chatpaged.messages import RenderedPrompt
 
@@ -133,7 +134,8 @@ class BatchRun:
     def _start(self, row: BatchRow, place: int) -> BadRow | None:
         try:
             params = replace(self._defaults, **row.sampling)
-            request_id = self._engine.add_request(self._render(row), params, split_reasoning=not isinstance(row.prompt, str))
+            split = not isinstance(row.prompt, str)
+            request_id = self._engine.add_request(self._render(row), params, keep=Keep.SHARED, split_reasoning=split)
         except ChatpagedError as error:
             return _bad(row, error)
         self._running[request_id] = _Running(row, place, self._engine.seed_of(request_id) or 0)

@@ -194,7 +194,8 @@ class ChatSession:
             StoreError: the question cannot be kept; then nothing is generated.
         """
         split = self.model.template is not None
-        request_id = llm.add_request(draft.prompt, params, interactive=interactive, split_reasoning=split)
+        salt, keep = self.options.salt, self.options.keep
+        request_id = llm.add_request(draft.prompt, params, interactive=interactive, salt=salt, keep=keep, split_reasoning=split)
         try:
             return self.begin(draft, params, request_id=request_id, seed=llm.seed_of(request_id) or 0, block_size=llm.config.block_size)
         except BaseException:
@@ -258,6 +259,15 @@ class ChatSession:
     def last_turn(self) -> Turn | None:
         """The sequence of the last answer in view that this process has computed."""
         return self._previous(self.conversation.path())
+
+    def turn_of(self, node_id: str) -> Turn | None:
+        """The sequence of an answer, if this process has computed it."""
+        return self._turns.get(node_id)
+
+    def history_ids(self) -> tuple[int, ...]:
+        """The ids that the next prompt will begin with. Takes as long as a draft, and raises what one does."""
+        path = self.conversation.path()
+        return self._drafter().history_ids(path, self._start) if path else ()
 
     # --- moving about ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from chatpaged.history import Difference, Turn, common_prefix, next_prompt
 from chatpaged.messages import ChatMessage, RenderedPrompt
 from chatpaged.session_model import SessionModel, SessionOptions
 
+_ANY_QUESTION = "?"
 _ROOM = 512
 """Tokens that are left to an answer whose length nobody has said, where the context is large enough."""
 
@@ -193,6 +194,19 @@ class Drafter:
             raise InvalidRequestError("empty prompt")
         self._check(prompt)
         return Draft(question=path[0], is_new=is_new, messages=(path[0].message(),), prompt=prompt, start=path[0].id)
+
+    def history_ids(self, path: Sequence[Node], start: str | None = None) -> tuple[int, ...]:
+        """The ids that a prompt begins with which goes on with a way, whatever will be said; of a question without an answer, all.
+
+        Args:
+            path: the way; not empty.
+            start: the first message that was sent last time.
+        """
+        if path[-1].role == "user":
+            return self.draft(path, is_new=False, previous=None, start=start).prompt.token_ids
+        question = Conversation.new_node("user", path[-1].id, _ANY_QUESTION)
+        draft = self.draft((*path, question), is_new=True, previous=None, start=start)
+        return draft.prompt.token_ids[: draft.history_tokens]
 
     # --- what fits ---------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class ListEntry:
         speed: tokens a second, of one that is writing.
         queued: messages that wait for the end of an answer.
         num_messages: in all its branches.
+        in_memory: what is computed of it stays in memory.
     """
 
     id: str
@@ -38,6 +39,7 @@ class ListEntry:
     speed: float = 0.0
     queued: int = 0
     num_messages: int = 0
+    in_memory: bool = False
 
     def note(self, now: float) -> str:
         """What is said about it in a few characters: what it is doing, else its age."""
@@ -81,6 +83,7 @@ def _of_chat(chat: Chat) -> ListEntry:
         chat.speed,
         len(chat.queue),
         len(chat.conversation.nodes),
+        chat.in_memory,
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from chatpaged.engine.sequence import Keep
+
 if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
     from chatpaged.chat_template import ChatTemplate
     from chatpaged.engine.tokenizer import Tokenizer
@@ -49,9 +51,13 @@ class SessionOptions:
     Attributes:
         arguments: what the template gets besides the messages.
         keep_reasoning: keep the thinking of earlier answers, also where the template leaves it out.
+        salt: sessions with the same one share computed blocks; those with any keep theirs off the disk.
+        keep: which computed blocks are worth a file.
         leave_out: where the conversation outgrows the context, leave out its oldest turns instead of refusing.
     """
 
     arguments: Mapping[str, object] = field(default_factory=dict)
     keep_reasoning: bool = False
+    salt: bytes = b""
+    keep: Keep = Keep.FILE
     leave_out: bool = False

@@ -72,6 +72,10 @@ class EngineSettings:
     memory_utilization: float | None = _setting(
         None, Number(minimum=0, maximum=1, above=True), "Share of the free memory for the KV pool.", unset="by device"
     )
+    swap_space: int | None = _setting(
+        None, Size(minimum=0), "Host memory for KV blocks that make room; beside a CPU, a file.", unset="4G beside a GPU, else none"
+    )
+    disk_cache: int = _setting(2 * 2**30, Size(minimum=0), "KV blocks kept on disk, so that chats of yesterday open warm; 0 keeps none.")
     block_size: int = _setting(
         DEFAULT_BLOCK_SIZE, Number(minimum=1, whole=True, power_of_two=True), "Tokens in a KV block; a power of two."
     )

@@ -200,17 +200,23 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """An amount of memory in bytes."""
+    """An amount of memory in bytes.
+
+    Attributes:
+        minimum: 0 where none is possible as well.
+    """
+
+    minimum: int = 1
 
     def describe(self) -> str:
         """The values it takes."""
-        return "a size such as 512M or 2G (powers of 1024), or bytes"
+        return f"a size such as 512M or 2G (powers of 1024), or bytes{'' if self.minimum else '; 0 is none'}"
 
     def check(self, value: object) -> Value:
         """Takes bytes as an integer, or a text such as "2G"."""
         if isinstance(value, str):
             return self.parse(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= _LARGEST:
             raise ValueError(f"must be {self.describe()}, not {_shown(value)}")
         return value
 
@@ -219,14 +225,16 @@ class Size:
         try:
             size = parse_size(text)
         except ValueError:
-            size = 0
-        if size < 1:
+            size = -1
+        if size < self.minimum:
             raise ValueError(f"must be {self.describe()}, not {_shown(text)}")
         return size
 
     def plain(self, value: Value) -> Value:
         """The size with the largest unit that says it exactly."""
         size = int(value)
+        if not size:
+            return "0"
         unit, factor = next((unit, factor) for unit, factor in reversed(_FACTORS.items()) if size % factor == 0)
         return f"{size // factor}{unit.upper()}"
 

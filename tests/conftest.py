@@ -18,12 +18,13 @@ hypothesis.settings.load_profile("any machine")
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test depends on what whoever runs it has set, or changes it. Only the cache, which holds the starter model, stays."""
+    """No test depends on what whoever runs it has set, or changes it. Of the cache only the models are used, never KV blocks."""
     for name in os.environ:
         if name.startswith("CHATPAGED_"):
             monkeypatch.delenv(name)
     for name in ("CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path_factory.getbasetemp() / "nobody" / name.lower()))
+    monkeypatch.setenv("CHATPAGED_ENGINE_DISK_CACHE", "0")  # tests of that cache have a directory of their own
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ def settings_table() -> str:
 
 
 def _row(entry: Setting) -> str:
-    default = entry.unset if entry.default is None else f"`{str(entry.default).lower()}`"
+    default = entry.unset if entry.default is None else f"`{str(entry.kind.plain(entry.default)).lower()}`"
     return f"| `{entry.key}` | `{entry.variable}` | {entry.kind.describe()} | {default} | {entry.text} |"
 
 

@@ -100,7 +100,7 @@ def stats_of(metrics: RequestMetrics) -> str:
         f"prompt {metrics.prompt_tokens} tokens: {metrics.cached_tokens} cached, {metrics.prefill_tokens} read · "
         f"answer {metrics.completion_tokens} tokens · first token {first} · {speed} · {metrics.total_time:.2f} s in all\n"
         f"blocks {metrics.peak_blocks} · copies on write {metrics.cow} · preemptions {metrics.preemptions} · "
-        f"read again {metrics.recomputed_tokens} tokens"
+        f"read again {metrics.recomputed_tokens} tokens · swapped out {metrics.swap_out} in {metrics.swap_in}"
     )
 
 

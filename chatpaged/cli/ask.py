@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from chatpaged.cli.answer_view import AnswerView, ViewOptions, tell_about, view_options
 from chatpaged.cli.answers import Answers, answers_as_json, stats_of, write_json
+from chatpaged.cli.engine_notes import engine_notes
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.prompt_options import PromptOptions, check_text, prompt_options
 from chatpaged.cli.sampling_options import effective_sampling, given_sampling, sampling_options, with_defaults
@@ -78,6 +79,7 @@ def command(*, prompt: tuple[str, ...], **options: Any) -> None:
             return
         _check_fits(model, draft.prompt, config, can_cut=asked.truncate is None)
         tell_ignored(defaults, status)
+        stack.enter_context(engine_notes(status))
         llm = stack.enter_context(load_model(model, config, status))
         answers = _answer(llm, session, draft, params, view)
     tell_about(answers, status, stops_on_repeat=params.stop_on_repeat)
@@ -172,7 +174,7 @@ def _open_session(
     # A system prompt of the settings is for conversations that are begun.
     system = asked.system if (choice.is_new or given) and not asked.raw_prompt else None
     whom = SessionModel(model.name, model.tokenizer, None if asked.raw_prompt else model.template)
-    options = asked.session_options()
+    options = choice.with_keeping(asked.session_options())
     try:
         return stack.enter_context(choice.opened(whom, system=system, options=options))
     except StoreError as error:

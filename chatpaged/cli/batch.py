@@ -14,6 +14,7 @@ import click
 
 from chatpaged.cli.ask import load_model, open_model, tell_ignored
 from chatpaged.cli.batch_progress import BatchProgress
+from chatpaged.cli.engine_notes import engine_notes
 from chatpaged.cli.options import engine_config, engine_options
 from chatpaged.cli.prompt_options import PromptOptions, check_text, rows_prompt_options
 from chatpaged.cli.sampling_options import effective_sampling, given_sampling, sampling_options, with_defaults
@@ -212,6 +213,7 @@ class Batch:
         from chatpaged.batch_run import BatchRun
 
         model = self._model
+        self._stack.enter_context(engine_notes(self._status))
         llm = self._stack.enter_context(load_model(model, self._config, self._status))
         job = BatchRun(
             llm,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from chatpaged.bench_workloads import WORKLOADS
 from chatpaged.cli.ask import load_model, open_model
@@ -48,17 +49,22 @@ _INTERVAL = 0.2  # seconds between two changes of the status line
 @click.option("--llama-model", type=click.Path(path_type=Path), metavar="FILE.gguf", help="The model for llama.cpp.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="OUT", help="Write everything to a file as well.")
 @engine_options
-def command(**options: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
     """Measure the engine: tokens a second, times to the first token and between tokens, and where a step's time goes.
 
     w1 is one stream, w2 32 mixed requests at once, w3 16 chats of three turns with a shared system prompt; without any, all three
-    are run. A line of FILE.jsonl is {"prompt": text, token ids or messages, "max_tokens": n, "arrival": seconds}.
+    are run. A line of FILE.jsonl is {"prompt": text, token ids or messages, "max_tokens": n, "arrival": seconds}. Nothing is read from
+    the cache on disk, and nothing written, unless --disk-cache is given.
 
     Exit codes: 0 ok, 1 failed while running, 2 usage, 3 model, 4 input too long, 5 not enough memory, 130 interrupted.
     """
     configure_streams()
     asked = _BenchOptions.take(options)
     model = options.pop("model")
+    # What an earlier run has left on disk would be found and not measured, unless somebody asks for just that.
+    if ctx.get_parameter_source("disk_cache") is not ParameterSource.COMMANDLINE:
+        options["no_disk_cache"] = True
     config = engine_config(**options)
     with ExitStack() as stack:
         Bench(asked, model, config, stack).run()

@@ -11,6 +11,7 @@ from chatpaged.cli.setting_options import add_options, group_options
 from chatpaged.engine.config import EngineConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
+_NO_DISK_CACHE = click.option("--no-disk-cache", is_flag=True, help="Neither keep KV blocks on disk nor look for any there.")
 
 
 # No setting: what lets code run is decided each time, by the one who types the command.
@@ -19,7 +20,7 @@ _TRUST = click.option("--trust-remote-code", is_flag=True, help="Run Python code
 
 def engine_options(function: F) -> F:
     """Adds the options that `engine_config` takes."""
-    return add_options(function, (*group_options("engine"), _TRUST))
+    return add_options(function, (*group_options("engine"), _NO_DISK_CACHE, _TRUST))
 
 
 def engine_config(  # noqa: PLR0913 - one parameter an option
@@ -32,6 +33,9 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
     kv_blocks: int | None,
     kv_memory: int | None,
     memory_utilization: float | None,
+    swap_space: int | None,
+    disk_cache: int,
+    no_disk_cache: bool,
     block_size: int,
     max_num_seqs: int,
     max_batched_tokens: int | None,
@@ -49,6 +53,8 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
         kv_blocks=kv_blocks,
         kv_memory=kv_memory,
         memory_utilization=memory_utilization,
+        swap_space=swap_space,
+        disk_cache=0 if no_disk_cache else disk_cache,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_batched_tokens,
         max_model_len=max_model_len,

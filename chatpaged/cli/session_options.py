@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -30,16 +31,19 @@ _CHOICE = (
 )
 _REPLY = click.option("--reply-to", metavar="ID", help="Go on after this message, on a branch of its own.")
 _NO_SAVE = click.option("--no-save", is_flag=True, help="Keep nothing of what is said.")
+_PRIVATE = click.option(
+    "--private", is_flag=True, help="Share no computed blocks with other chats, and keep them off the disk. With --no-save nothing is kept."
+)
 
 
 def chat_session_options(function: F) -> F:
     """Adds those of `session_options` that make sense where messages are chosen on the screen."""
-    return add_options(function, (*_CHOICE, _NO_SAVE))
+    return add_options(function, (*_CHOICE, _NO_SAVE, _PRIVATE))
 
 
 def session_options(function: F) -> F:
     """Adds the options that `SessionChoice.take` takes."""
-    return add_options(function, (*_CHOICE, _REPLY, _NO_SAVE))
+    return add_options(function, (*_CHOICE, _REPLY, _NO_SAVE, _PRIVATE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class SessionChoice:
     session: str | None
     reply_to: str | None
     no_save: bool
+    private: bool
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> SessionChoice:
@@ -68,6 +73,14 @@ class SessionChoice:
     def is_new(self) -> bool:
         """Whether a conversation is begun."""
         return not (self.go_on or self.session or self.reply_to)
+
+    def with_keeping(self, options: SessionOptions) -> SessionOptions:
+        """The same options with what `--private` and `--no-save` say of computed blocks."""
+        from chatpaged.engine.sequence import Keep
+
+        if not (self.private or self.no_save):
+            return options
+        return replace(options, salt=os.urandom(16) if self.private else b"", keep=Keep.MEMORY)
 
     @contextmanager
     def opened(self, model: SessionModel, *, system: str | None, options: SessionOptions) -> Iterator[ChatSession]:

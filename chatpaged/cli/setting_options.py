@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from chatpaged.presets import find_preset
+from chatpaged.presets import Preset, find_preset
 from chatpaged.setting_groups import EXCLUSIVE, Setting, all_settings
 from chatpaged.setting_kinds import Choice, Flag, Kind, Number, Size, parse_size
 from chatpaged.settings import ResolvedSettings, resolve_settings, setting
@@ -48,12 +48,21 @@ def settings_of(ctx: click.Context) -> ResolvedSettings:
         SettingsError: a file or variable is wrong.
     """
     if _META not in ctx.meta:
-        name = ctx.meta.get(_PRESET)
-        preset = find_preset(name, working_directory()) if name is not None else None
+        preset = preset_of(ctx)
         chosen = (preset.name, preset.values) if preset is not None else None
         ctx.meta[_META] = resolve_settings(os.environ, working_directory(), preset=chosen)
     found: ResolvedSettings = ctx.meta[_META]
     return found
+
+
+def preset_of(ctx: click.Context) -> Preset | None:
+    """The preset that the command line asks for with -p.
+
+    Raises:
+        SettingsError: there is none of this name, or a file is wrong.
+    """
+    name = ctx.meta.get(_PRESET)
+    return find_preset(name, working_directory()) if name is not None else None
 
 
 def working_directory() -> Path:
@@ -75,8 +84,13 @@ def origin_of(ctx: click.Context, name: str) -> str:
 
 
 def setting_of(param: click.Parameter) -> Setting | None:
-    """The setting that a parameter stands for: that of its long name, with or without `no-`."""
-    return next((entry for entry in all_settings().values() if entry.flag in param.opts or _negative(entry) in param.opts), None)
+    """The setting that a parameter stands for: that of its long name, or of its long name without `no-` where the setting has an off."""
+    return next((entry for entry in all_settings().values() if entry.flag in param.opts or _is_negative(entry, param)), None)
+
+
+def _is_negative(entry: Setting, param: click.Parameter) -> bool:
+    has_off = isinstance(entry.kind, Flag) or (isinstance(entry.kind, Choice) and entry.kind.off is not None)
+    return has_off and _negative(entry) in param.opts
 
 
 def _negative(entry: Setting) -> str:
@@ -92,7 +106,7 @@ def _value_for(ctx: click.Context, name: str) -> Any:
     value = resolved.value(entry.key)
     if entry.key not in resolved.origins or value is None:
         return None
-    if _negative(entry) in param.opts:
+    if _is_negative(entry, param):
         return value == (entry.kind.off if isinstance(entry.kind, Choice) else False)
     # As text, so that the option's own type reads it in the same way as a value from the command line.
     return value if isinstance(value, bool) else str(entry.kind.plain(value))
@@ -142,7 +156,7 @@ def setting_option(key: str, *names: str) -> Callable[[F], F]:
         *names,
         type=click_type(entry.kind),
         metavar="SIZE" if isinstance(entry.kind, Size) else None,
-        default=entry.default,
+        default=entry.kind.plain(entry.default) if isinstance(entry.kind, Size) and entry.default is not None else entry.default,
         show_default=entry.default is not None,
         help=text,
     )
