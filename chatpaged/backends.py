@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chatpaged.engine.config import EngineConfig
+from chatpaged.errors import ModelError
 from chatpaged.session_model import SessionModel
 
 if TYPE_CHECKING:  # loaded by the engine's thread, when the window is there
@@ -99,3 +100,15 @@ class DemoBackend:
         from chatpaged.demo import demo_engine  # noqa: PLC0415 - likewise
 
         return demo_engine(self._config, progress=tell)
+
+
+def is_model(backend: Backend, name: str) -> bool:
+    """Whether a name means the model of a backend. Reads directories: not for the event loop."""
+    from chatpaged.model_files import find_source  # noqa: PLC0415 - likewise
+
+    if name == backend.name:
+        return True
+    try:
+        return isinstance(backend, ModelBackend) and find_source(name) == find_source(backend.model)
+    except ModelError:
+        return False

@@ -86,7 +86,8 @@ def _short(facts: ModelFacts) -> str:
 
 def _preset(preset: Preset) -> Choice:
     values = {key.rpartition(".")[2].replace("_", " "): str(value) for key, value in preset.values.items() if key != "system"}
-    note = ", ".join(f"{name} {value}" for name, value in values.items())
+    note = ", ".join([f"{name} {value}" for name, value in values.items()] + (["pinned"] if preset.pin else []))
+    values |= {"pinned": "yes"} if preset.pin else {}
     return Choice(preset.name, preset.name, note, _details(values | {"from": str(preset.path)}), text=str(preset.values.get("system", "")))
 
 

@@ -4,6 +4,7 @@
 [presets.german]
 system = "Answer in German"
 sampling.temperature = 0.2
+pin = true  # no setting: keep the system prompt in the engine's memory
 ```
 """
 
@@ -19,10 +20,12 @@ from typing import Any
 from chatpaged.errors import SettingsError
 from chatpaged.paths import project_settings_file, user_settings_file
 from chatpaged.setting_groups import EXCLUSIVE
-from chatpaged.setting_kinds import Value
+from chatpaged.setting_kinds import Flag, Value
 from chatpaged.settings import PRESETS, checked_value, seen_from
 from chatpaged.settings_file import SettingsFile, flat_values, read_settings_file
 
+PIN = "pin"
+"""The key of a preset, and of presets only, that has its system prompt kept in the engine's memory."""
 _NAME = re.compile(r"[\w-]+")
 
 
@@ -34,11 +37,24 @@ class Preset:
         name: what it is called.
         path: the file it stands in.
         values: by keys of settings.
+        pin: whether the KV blocks of its system prompt stay in the engine's pool, once they are there.
     """
 
     name: str
     path: Path
     values: dict[str, Value]
+    pin: bool = False
+
+    @property
+    def model(self) -> str | None:
+        """The model it is made for, if it names one."""
+        value = self.values.get("model")
+        return str(value) if value is not None else None
+
+    def system(self, default: str | None) -> str | None:
+        """The system prompt of chats that are begun with it; `default` where it names none."""
+        value = self.values.get("system")
+        return str(value) if value is not None else default
 
 
 def all_presets(directory: Path) -> dict[str, Preset]:
@@ -79,13 +95,14 @@ def check_name(name: str) -> None:
         raise SettingsError(f"{name!r} is no name for a preset; letters, digits, - and _ make one")
 
 
-def preset_values(tables: dict[str, Any], where: str, directory: Path) -> dict[str, Value]:
-    """The values of one preset's tables, checked.
+def read_preset(name: str, path: Path, tables: dict[str, Any], where: str) -> Preset:
+    """A preset from its tables, checked.
 
     Args:
+        name: what it is called.
+        path: the file it stands in; a model's relative path is seen from its directory.
         tables: as TOML gives them.
         where: what to call the place in an error.
-        directory: what a model's relative path depends on.
 
     Raises:
         SettingsError: a key is no setting, its value is none of those it takes, or two values exclude each other.
@@ -93,14 +110,26 @@ def preset_values(tables: dict[str, Any], where: str, directory: Path) -> dict[s
     values: dict[str, Value] = {}
     for key, value in flat_values(tables):
         try:
-            checked = checked_value(key, value)
+            checked = _checked(key, value)
         except SettingsError as error:
             raise SettingsError(f"{where}: {error}") from error
-        values[key] = seen_from(directory, checked) if key == "model" else checked
+        values[key] = seen_from(path.parent, checked) if key == "model" else checked
     rivals = [key for key in values if EXCLUSIVE.get(key) in values]
     if rivals:
         raise SettingsError(f"{where}: {' and '.join(rivals)} say the same thing in two ways; keep one of them")
-    return values
+    pin = bool(values.pop(PIN, False))
+    return Preset(name, path, values, pin)
+
+
+def _checked(key: str, value: object) -> Value:
+    if key == PIN:
+        try:
+            return Flag().check(value)
+        except ValueError as error:
+            raise SettingsError(f"{PIN} {error}") from error
+    if difflib.get_close_matches(key, (PIN,)):
+        raise SettingsError(f"there is no setting {key!r}; did you mean {PIN}?")
+    return checked_value(key, value)
 
 
 def _presets_in(file: SettingsFile) -> Iterator[Preset]:
@@ -111,4 +140,4 @@ def _presets_in(file: SettingsFile) -> Iterator[Preset]:
         where = f"{file.path}: preset {name!r}"
         if not isinstance(table, dict):
             raise SettingsError(f"{where} must be a table, such as [{PRESETS}.{name}]")
-        yield Preset(name, file.path, preset_values(table, where, file.path.parent))
+        yield read_preset(name, file.path, table, where)

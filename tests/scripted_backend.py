@@ -73,6 +73,7 @@ class ScriptedBackend:
         num_blocks: int = 257,
         max_num_seqs: int = 8,
         step_tokens: int = 256,
+        num_host_blocks: int = 0,
         config: EngineConfig | None = None,
     ) -> None:
         self.name = name
@@ -85,6 +86,7 @@ class ScriptedBackend:
         self.answer = answer
         self._num_blocks = num_blocks
         self._step_tokens = step_tokens
+        self._num_host_blocks = num_host_blocks
         self._config = config if config is not None else EngineConfig(block_size=16, max_num_seqs=max_num_seqs)
         tokenizer = byte_tokenizer()
         self._model = SessionModel(name, tokenizer, byte_template(tokenizer), CONTEXT)
@@ -103,7 +105,7 @@ class ScriptedBackend:
         if self.fail is not None:
             raise self.fail
         self.loads += 1
-        executor = _PacedScript(self._draw, self.pace, self._num_blocks, self._step_tokens)
+        executor = _PacedScript(self._draw, self.pace, self._num_blocks, self._step_tokens, self._num_host_blocks)
         self.llm = LLMEngine(executor, self._model.tokenizer, self._config, chat_template=self._model.template)
         return self.llm
 
@@ -114,8 +116,17 @@ class ScriptedBackend:
 
 
 class _PacedScript(ScriptedExecutor):
-    def __init__(self, script: Callable[[ScheduledRow, SampleRow], int], pace: Pace, num_blocks: int, step_tokens: int) -> None:
-        super().__init__(script, num_blocks=num_blocks, vocab_size=258, max_model_len=CONTEXT, max_num_batched_tokens=step_tokens)
+    def __init__(
+        self, script: Callable[[ScheduledRow, SampleRow], int], pace: Pace, num_blocks: int, step_tokens: int, num_host_blocks: int
+    ) -> None:
+        super().__init__(
+            script,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            vocab_size=258,
+            max_model_len=CONTEXT,
+            max_num_batched_tokens=step_tokens,
+        )
         self._pace = pace
         self.block_bytes = 720 * 1024
 

@@ -64,6 +64,8 @@ def test_presets_are_told_with_their_values(tmp_path: Path, monkeypatch: pytest.
     assert german == Choice(
         "german", "german", "temperature 0.2", (("temperature", "0.2"), ("from", str(project))), text="Antworte auf Deutsch"
     )
+    project.write_text('[presets.german]\nsystem = "Antworte auf Deutsch"\npin = true\n', encoding="utf-8")
+    assert preset_choices(tmp_path)[0].note == "pinned"
     project.write_text("[presets.german]\nnonsense = 1\n", encoding="utf-8")
     with pytest.raises(SettingsError):
         preset_choices(tmp_path)

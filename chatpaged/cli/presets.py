@@ -14,7 +14,7 @@ from chatpaged import paths
 from chatpaged.cli.setting_options import working_directory
 from chatpaged.cli.terminal import configure_streams, printable
 from chatpaged.errors import SettingsError
-from chatpaged.presets import Preset, all_presets, check_name, find_preset, preset_values
+from chatpaged.presets import PIN, Preset, all_presets, check_name, find_preset, read_preset
 from chatpaged.setting_groups import all_settings
 from chatpaged.settings import PRESETS, setting
 from chatpaged.settings_file import write_table
@@ -47,8 +47,9 @@ def list_(*, as_json: bool) -> None:
         click.echo(json.dumps({name: _plain(preset) for name, preset in presets.items()}, ensure_ascii=False))
         return
     for name, preset in presets.items():
-        facts = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in _plain(preset)["values"].items())
-        click.echo(printable(" ".join(f"{name}: {facts}".split())))
+        facts = [f"{key.rpartition('.')[2]} {value}" for key, value in _plain(preset)["values"].items()]
+        facts += ["pinned"] if preset.pin else []
+        click.echo(printable(" ".join(f"{name}: {', '.join(facts)}".split())))
 
 
 @command.command("show")
@@ -80,7 +81,7 @@ def edit(*, name: str) -> None:
         return
     try:
         tables = tomllib.loads(after)
-        preset_values(tables, f"preset {name!r}", path.parent)
+        read_preset(name, path, tables, f"preset {name!r}")
     except (SettingsError, tomllib.TOMLDecodeError) as error:
         kept = _keep(name, after)
         raise SettingsError(f"preset {name!r} was not changed: {error}; what you wrote is in {kept}") from error
@@ -96,14 +97,16 @@ def _keep(name: str, text: str) -> Path:
 
 def _template() -> str:
     lines = [f"# {key} = ...    {setting(key).text}" for key in _COMMON]
+    lines.append(f"# {PIN} = true    Keep the system prompt's KV blocks in memory, once they are there.")
     return "\n".join(("# Any setting of 'chatpaged config show'; an empty text takes the preset away.", *lines, ""))
 
 
 def _toml(preset: Preset) -> str:
-    # JSON's texts and numbers are TOML's too.
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in _plain(preset)["values"].items())
+    # JSON's texts, numbers and booleans are TOML's too.
+    values = _plain(preset)["values"] | ({PIN: True} if preset.pin else {})
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 
 
 def _plain(preset: Preset) -> dict[str, Any]:
     values = {key: all_settings()[key].kind.plain(value) for key, value in preset.values.items()}
-    return {"path": str(preset.path), "values": values}
+    return {"path": str(preset.path), "values": values, PIN: preset.pin}

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from queue import SimpleQueue
@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chatpaged.cli.options import engine_config, engine_options
+from chatpaged.cli.presets import complete_presets
 from chatpaged.cli.prompt_options import model_options
 from chatpaged.cli.sampling_options import chat_sampling_options, given_sampling
 from chatpaged.cli.session_options import SessionChoice, chat_session_options
-from chatpaged.cli.setting_options import SettingsCommand, add_options, group_options, settings_of, working_directory
+from chatpaged.cli.setting_options import SettingsCommand, add_options, group_options, preset_of, settings_of, working_directory
 from chatpaged.cli.signals import TERMINATED, leaving_at_once, statuses
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.gc_pause import collector_paused
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.errors import InvalidRequestError, StoreError
+from chatpaged.presets import Preset, find_preset
 from chatpaged.setting_groups import AppSettings
 
 if TYPE_CHECKING:
     from chatpaged.backends import Backend
+    from chatpaged.preset_prompts import PresetPrompt
     from chatpaged.store_background import BackgroundStore
 
 
@@ -42,6 +45,13 @@ def app_options(function: F) -> F:
 @click.command("run", cls=SettingsCommand, context_settings={"max_content_width": 100})
 @model_options
 @click.option("--demo", is_flag=True, help="No model: answers come from a script, and all else is real.")
+@click.option(
+    "--preload",
+    multiple=True,
+    metavar="PRESET",
+    shell_complete=complete_presets,
+    help="Read a preset's system prompt before anybody asks. May be given several times.",
+)
 @chat_session_options
 @app_options
 @chat_sampling_options
@@ -54,6 +64,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
     Exit codes: 0 ok, 1 failed while running, 2 usage, 3 model, 143 terminated.
     """
+    preloaded = [find_preset(name, working_directory()) for name in dict.fromkeys(options.pop("preload"))]
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRequestError("chatpaged run needs a terminal; 'chatpaged ask' answers one prompt, 'chatpaged batch' reads a pipe")
     model, demo, system = options.pop("model"), options.pop("demo"), options.pop("system")
@@ -67,10 +78,20 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         raise InvalidRequestError("--demo runs without a model; give --demo or --model")
     backend_for = _backends(config, demo=demo)
     backend = backend_for(model)
-    keys = settings_of(ctx).values.keys
-    status = _run(chosen, backend=backend, backend_for=backend_for, system=system, sampling=given, settings=app_settings, keys=keys)
+    parts = {"system": system, "sampling": given, "settings": app_settings, "keys": settings_of(ctx).values.keys}
+    status = _run(chosen, backend=backend, backend_for=backend_for, presets=_kept(preset_of(ctx), preloaded, system), **parts)
     if status:
         raise click.exceptions.Exit(status)
+
+
+def _kept(used: Preset | None, preloaded: Sequence[Preset], system: str | None) -> tuple[PresetPrompt, ...]:
+    """What the engine is to keep of system prompts: those of `--preload`, and that of `-p` where it says so."""
+    from chatpaged.preset_prompts import PresetPrompt
+
+    wishes = [PresetPrompt(preset.name, preset.system(system), preset.pin, preload=True, model=preset.model) for preset in preloaded]
+    if used is not None and used.pin and used.name not in {preset.name for preset in preloaded}:
+        wishes.append(PresetPrompt(used.name, system, pin=True))  # the command line may have given another system prompt
+    return tuple(wishes)
 
 
 def _backends(config: EngineConfig, *, demo: bool) -> Callable[[str | None], Backend]:
@@ -92,6 +113,7 @@ def _run(chosen: SessionChoice, **parts: Any) -> int:
     with collector_paused():  # the window should be there at once
         from chatpaged.engine.async_engine import ENGINE_THREAD
         from chatpaged.prompt_history import PromptHistory, history_file
+        from chatpaged.session_model import SessionOptions
         from chatpaged.store_background import BackgroundStore
         from chatpaged.ui.app import AppParts, ChatpagedApp
         from chatpaged.ui.log_capture import capture_output
@@ -116,6 +138,7 @@ def _run(chosen: SessionChoice, **parts: Any) -> int:
                 history=history,
                 signals=statuses(),
                 hung_up=TERMINATED,
+                options=chosen.with_keeping(SessionOptions(leave_out=True)),
                 **parts,
             )
         )

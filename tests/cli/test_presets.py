@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import stat
 from pathlib import Path
 
 import pytest
 
+from chatpaged.presets import PIN
+from chatpaged.setting_groups import all_settings
 from tests.cli.runner import Result, run_inside
 
 GERMAN = """\
@@ -67,6 +70,8 @@ def test_other_commands_do_not_mind_presets(user: Path) -> None:
         ("[presets.a]\ntemperature = 1", ["preset 'a'", "there is no setting 'temperature'", "sampling.temperature"]),
         ("[presets.a]\nsampling.top_p = 7", ["preset 'a'", "sampling.top_p", "at most 1, not 7"]),
         ("[presets.a]\nengine.kv_blocks = 5\nengine.kv_memory = '1G'", ["preset 'a'", "say the same thing in two ways"]),
+        ("[presets.a]\npin = 'yes'", ["preset 'a'", "pin must be true or false, not 'yes'"]),
+        ("[presets.a]\npinned = true", ["preset 'a'", "there is no setting 'pinned'", "did you mean pin?"]),
         ("presets = 3", ["must be tables"]),
         ("[presets]\na = 3", ["preset 'a' must be a table"]),
     ],
@@ -74,6 +79,36 @@ def test_other_commands_do_not_mind_presets(user: Path) -> None:
 def test_wrong_presets_are_named(user: Path, text: str, parts: list[str]) -> None:
     user.write_text(text)
     run_inside("presets", "list").failed(2, str(user), *parts)
+
+
+def test_a_preset_may_pin_its_system_prompt(user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user.write_text("[presets.german]\npin = true\nsystem = 'S'\n[presets.long]\npin = false\n")
+    assert run_inside("presets", "list").out == "german: system S, pinned\nlong:\n"
+    listed = json.loads(run_inside("presets", "list", "--json").out)
+    assert {name: (preset["pin"], preset["values"]) for name, preset in listed.items()} == {
+        "german": (True, {"system": "S"}),
+        "long": (False, {}),
+    }
+    seen = editor(tmp_path, monkeypatch, "pin = true")
+    assert run_inside("presets", "edit", "german").status == 0
+    assert seen.read_text() == 'system = "S"\npin = true\n'
+    assert run_inside("presets", "show", "german").out == f"# {user}\n[presets.german]\npin = true\n"
+    editor(tmp_path, monkeypatch, "pin = 1")
+    run_inside("presets", "edit", "german").failed(2, "pin must be true or false, not 1", "what you wrote is in")
+
+
+def test_pin_is_no_setting(user: Path) -> None:
+    user.write_text("pin = true\n")
+    result = run_inside("config", "show")
+    assert result.status == 2
+    assert "there is no setting 'pin'" in result.err
+    assert not [key for key in all_settings() if difflib.get_close_matches(key, (PIN,))]
+
+
+def test_presets_that_are_preloaded_are_looked_up_before_the_window_opens(user: Path) -> None:
+    assert user.exists()
+    run_inside("run", "--preload", "german", "--preload", "germna").failed(2, "no preset 'germna'", "did you mean german?")
+    run_inside("run", "--preload", "german").failed(2, "needs a terminal")
 
 
 def dry(*arguments: str) -> Result:
