@@ -44,6 +44,7 @@ class Chat:
         stopping: somebody wants its answer to end.
         unread: something came while nobody was looking.
         pinned: it stays at the top of the list.
+        in_memory: what is computed of it stays in memory, as long as the process lasts.
         prompt: what is typed and has not been sent.
         stored: it is in the store.
     """
@@ -58,6 +59,7 @@ class Chat:
     unread: bool = False
     stopping: bool = False
     pinned: bool = False
+    in_memory: bool = False
     prompt: PromptDraft = field(default_factory=PromptDraft)
     stored: bool = False
     task: asyncio.Task[None] | None = None

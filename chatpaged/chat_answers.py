@@ -210,7 +210,14 @@ class ChatAnswers:
         reason = FinishReason.CANCELLED
         try:
             reply.block_size = (await engine.wait_loaded()).block_size
-            outputs = engine.generate(reply.draft.prompt, reply.params, request_id=reply.request_id, priority=self._priority(chat))
+            outputs = engine.generate(
+                reply.draft.prompt,
+                reply.params,
+                request_id=reply.request_id,
+                priority=self._priority(chat),
+                salt=self.options.salt,
+                keep=self.options.keep,
+            )
             async for output in outputs:
                 self._take(chat, reply, output)
         except EngineDeadError:

@@ -31,6 +31,7 @@ class ChatFacts:
         request_id: its running request.
         cached_blocks: blocks that hold the beginning of its last sequence; see `LLMEngine.cached_blocks`.
         cached_tokens: prompt tokens of its last request that were found computed.
+        is_pinned: its blocks are to stay in memory.
     """
 
     id: str
@@ -38,6 +39,7 @@ class ChatFacts:
     request_id: str | None = None
     cached_blocks: tuple[int, ...] = ()
     cached_tokens: int = 0
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,10 @@ class ChatRow:
         own: blocks that one of its answers holds, and nobody else.
         shared: blocks that several answers hold, of this chat or of others; and what is kept for it because others hold it.
         cached: blocks kept for it that nobody uses.
+        pinned: blocks of its own or kept for it that are never evicted, whoever has pinned them.
         cached_tokens: prompt tokens of its last request that were found computed.
         speed: tokens a second, of all its answers.
+        is_pinned: its blocks are to stay in memory.
     """
 
     id: str
@@ -69,8 +73,10 @@ class ChatRow:
     own: int
     shared: int
     cached: int
+    pinned: int
     cached_tokens: int
     speed: float
+    is_pinned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +97,10 @@ class ChatRows:
         requests: dict[str, list[SequenceSnapshot]] = {}
         for sequence in snapshot.sequences:
             requests.setdefault(sequence.request_id, []).append(sequence)
-        states = snapshot.block_states
-        drafts = [_Draft(chat, requests.pop(chat.request_id, []) if chat.request_id is not None else [], states) for chat in chats]
+        states, pinned = snapshot.block_states, frozenset(snapshot.pinned)
+        drafts = [_Draft(chat, requests.pop(chat.request_id, []) if chat.request_id is not None else [], states, pinned) for chat in chats]
         rest = [sequence for sequences in requests.values() for sequence in sequences]
-        other = _Draft(ChatFacts(id="", title=""), rest, states)
+        other = _Draft(ChatFacts(id="", title=""), rest, states, pinned)
         return cls(chats=tuple(draft.row() for draft in drafts), others=other.row() if rest else None)
 
     @property
@@ -106,10 +112,11 @@ class ChatRows:
 class _Draft:
     """A row in the making."""
 
-    def __init__(self, chat: ChatFacts, sequences: list[SequenceSnapshot], states: bytes) -> None:
+    def __init__(self, chat: ChatFacts, sequences: list[SequenceSnapshot], states: bytes, pinned: frozenset[int]) -> None:
         self.chat = chat
         self.sequences = sequences
         self.states = states
+        self.pinned = pinned
         tables = [sequence.blocks for sequence in sequences]
         self.blocks = frozenset(tables[0] if len(tables) == 1 else (block for table in tables for block in table))
         self.kept = _findable(chat.cached_blocks, states) - self.blocks
@@ -130,8 +137,10 @@ class _Draft:
             own=held.count(BlockState.USED),
             shared=held.count(BlockState.SHARED) + len(self.kept) - cached,
             cached=cached,
+            pinned=len(self.pinned & self.blocks) + len(self.pinned & self.kept),
             cached_tokens=self.sequences[0].cached_tokens if self.sequences else self.chat.cached_tokens,
             speed=sum(sequence.tokens_per_second for sequence in self.sequences),
+            is_pinned=self.chat.is_pinned,
         )
 
 

@@ -36,11 +36,13 @@ class Cell(enum.IntEnum):
     FREE = 1
     LOWER = 2
     CACHED = 3
-    USED = 4
-    SHARED = 5
-    CHAT_CACHED = 6
-    CHAT_USED = 7
-    CHAT_SHARED = 8
+    PINNED = 4
+    USED = 5
+    SHARED = 6
+    CHAT_CACHED = 7
+    CHAT_PINNED = 8
+    CHAT_USED = 9
+    CHAT_SHARED = 10
 
 
 _CELLS = bytes.maketrans(
@@ -48,9 +50,10 @@ _CELLS = bytes.maketrans(
     bytes([Cell.NULL, Cell.FREE, Cell.CACHED, Cell.USED, Cell.SHARED]),
 )
 _LIT = bytes.maketrans(
-    bytes([Cell.CACHED, Cell.USED, Cell.SHARED]),
-    bytes([Cell.CHAT_CACHED, Cell.CHAT_USED, Cell.CHAT_SHARED]),
+    bytes([Cell.CACHED, Cell.PINNED, Cell.USED, Cell.SHARED]),
+    bytes([Cell.CHAT_CACHED, Cell.CHAT_PINNED, Cell.CHAT_USED, Cell.CHAT_SHARED]),
 )
+_UNUSED = (Cell.CACHED, Cell.PINNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ class EngineView:
         rows: a row for each chat, in the order given.
         others: requests that belong to no chat, as one row; None when there are none.
         sums: what makes the columns add up.
+        idle_pinned: pinned blocks that nobody uses; they are cached ones.
         in_view: the chat that is looked at.
         batch_series: sequences in each of the last steps, oldest first; where steps are quicker than anybody looks, the largest of several.
         token_series: tokens in them, likewise.
@@ -93,6 +97,7 @@ class EngineView:
     rows: tuple[ChatRow, ...]
     others: ChatRow | None
     sums: Sums
+    idle_pinned: tuple[int, ...]
     in_view: str | None
     batch_series: tuple[int, ...]
     token_series: tuple[int, ...]
@@ -115,6 +120,7 @@ class EngineView:
             rows=rows.chats,
             others=rows.others,
             sums=_sums(snapshot, rows),
+            idle_pinned=tuple(block for block in snapshot.pinned if snapshot.block_states[block] == BlockState.CACHED),
             in_view=in_view,
             batch_series=fold([step.num_seqs for step in steps], SERIES_STEPS),
             token_series=fold([step.num_tokens for step in steps], SERIES_STEPS),
@@ -166,12 +172,14 @@ class EngineView:
             chat_id: the chat whose blocks are told from others; the one in view when it is missing.
         """
         cells = bytearray(self.snapshot.block_states.translate(_CELLS))
+        for block in self.idle_pinned:
+            cells[block] = Cell.PINNED
         row = self.row(chat_id if chat_id is not None else self.in_view)
         if row is not None:
             for block in row.blocks:
                 cells[block] = _LIT[cells[block]]
             for block in row.kept:  # in use means by others
-                cells[block] = Cell.CHAT_CACHED if cells[block] == Cell.CACHED else Cell.CHAT_SHARED
+                cells[block] = _LIT[cells[block]] if cells[block] in _UNUSED else Cell.CHAT_SHARED
         return bytes(cells) + bytes([Cell.LOWER]) * self.snapshot.tier_blocks
 
     def holders(self, blocks: Sequence[int]) -> tuple[ChatRow, ...]:
@@ -191,6 +199,8 @@ class EngineView:
         holders = Counter(block for row in self.everyone for block in row.blocks)
         shared = {block for block in holders if snapshot.block_states[block] == BlockState.SHARED}
         kept = {block for row in self.everyone for block in row.kept if snapshot.block_states[block] == BlockState.CACHED}
+        cells = self.cells()
+        pinned_in_use = sum(snapshot.block_states[block] in (BlockState.USED, BlockState.SHARED) for block in set(snapshot.pinned))
         claims = {
             "all blocks": (1 + snapshot.free_blocks + snapshot.cached_blocks + self.blocks_in_use, self.num_blocks),
             "free blocks": (states[BlockState.FREE], snapshot.free_blocks),
@@ -204,7 +214,9 @@ class EngineView:
             "shared blocks, added up": (sum(row.shared for row in self.everyone) - sums.repeated_shared, sums.shared),
             "cached blocks, added up": (sum(row.cached for row in self.everyone) + sums.unclaimed - sums.repeated_cached, sums.cached),
             "the pool, added up": (sums.own + sums.shared + sums.cached + snapshot.free_blocks + 1, self.num_blocks),
-            "blocks of the map": (len(self.cells()), self.num_blocks + snapshot.tier_blocks),
+            "blocks of the map": (len(cells), self.num_blocks + snapshot.tier_blocks),
+            "pinned blocks, in use and not": (snapshot.pinned_blocks, pinned_in_use + len(self.idle_pinned)),
+            "pinned blocks of the map": (cells.count(Cell.PINNED) + cells.count(Cell.CHAT_PINNED), len(self.idle_pinned)),
         }
         wrong = [f"{name}: {ours} and {theirs}" for name, (ours, theirs) in claims.items() if ours != theirs]
         if min(sums.unclaimed, sums.repeated_shared, sums.repeated_cached) < 0:

@@ -40,7 +40,7 @@ _FIXED = (
             (("enter",), "Open it."),
             (("s",), "Open it beside the one in view."),
             (("r",), "Rename it."),
-            (("p",), "Pin it, or let it go."),
+            (("t",), "Keep it on top of the list, or no longer."),
             (("delete",), "Delete it."),
             (("u",), "Bring back what was deleted."),
         ),

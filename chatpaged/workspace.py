@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chatpaged.backends import Backend
 from chatpaged.chat import Chat, ChatState
 from chatpaged.chat_answers import ChatAnswers
+from chatpaged.chat_memory import ChatMemory
 from chatpaged.conversation import Conversation
 from chatpaged.engine_view import EngineView
 from chatpaged.engine_watch import EngineWatch
 from chatpaged.errors import ChatpagedError, StoreError
+from chatpaged.preset_prompts import PresetPrompts
 from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session import SessionModel, SessionOptions
 from chatpaged.store_background import BackgroundStore
-from chatpaged.workspace_events import ListChanged, Notice, PathChanged
+from chatpaged.workspace_events import EngineChanged, ListChanged, Notice, PathChanged, Severity, WorkspaceEvent
 
 
 class Workspace(ChatAnswers):
@@ -24,6 +26,8 @@ class Workspace(ChatAnswers):
 
     Attributes:
         system: the system prompt of new chats.
+        presets: system prompts of presets that the engine keeps.
+        memory: what the engine keeps of them.
     """
 
     def __init__(
@@ -48,9 +52,25 @@ class Workspace(ChatAnswers):
         """
         super().__init__(backend, store, sampling=sampling, options=options, hold=hold)
         self.system = system
-        self._watch = EngineWatch(self.host)
+        self._watch = EngineWatch(self.host, self.options.salt)
+        self.presets = PresetPrompts(self.host, self.options, self._tell)
+        self.subscribe(self._follow_engine)
+        self.memory = ChatMemory(self.host, self.chats, self._session, self._emit, salt=self.options.salt)
+        self.subscribe(self.memory.hear)
+
+    def _tell(self, text: str, severity: Severity) -> None:
+        self._emit(Notice(text, severity))
+
+    def _follow_engine(self, event: WorkspaceEvent) -> None:
+        if isinstance(event, EngineChanged):
+            self.presets.follow()
 
     # --- chats -----------------------------------------------------------------------------------------------------------
+
+    def look_at(self, chat_ids: Sequence[str]) -> None:
+        """Says which chats are in view, the one that is typed into first: these go first, and the blocks of that one last."""
+        super().look_at(chat_ids)
+        self.memory.look_at(next(iter(chat_ids), None))
 
     def new_chat(self, *, system: str | None = None, sampling: Mapping[str, Any] | None = None, preset: str = "") -> Chat:
         """Begins a chat. It is kept with its first message."""

@@ -104,6 +104,31 @@ def test_blocks_of_a_lower_tier_come_last() -> None:
     assert view.cells() == bytes([Cell.NULL] + [Cell.FREE] * 4 + [Cell.LOWER] * 3)
 
 
+def test_pinned_blocks_that_nobody_uses_have_a_cell_of_their_own() -> None:
+    engine = engine_of()
+    rested = tuple((SYSTEM + "rested" * 8).encode())
+    engine.generate(rested)
+    assert engine.pin("idle", rested).pinned == 5
+    engine.add_request(SYSTEM + "a" * 20, ENDLESS, request_id="a")
+    engine.step()
+    idle_facts = chat("idle", cached_blocks=engine.cached_blocks(rested), is_pinned=True)
+    view = view_of(engine, chat("a", "a"), idle_facts, in_view="a")
+    a, idle = view.rows
+    # The two blocks of the system prompt are in use.
+    assert (a.pinned, a.is_pinned, idle.pinned, idle.is_pinned, idle.cached) == (2, False, 5, True, 3)
+    assert len(view.idle_pinned) == 3
+    assert {view.cells()[block] for block in view.idle_pinned} == {Cell.PINNED}
+    of_idle = view.cells("idle")
+    assert {of_idle[block] for block in view.idle_pinned} == {Cell.CHAT_PINNED}
+    assert of_idle.count(Cell.CHAT_SHARED) == 2
+    for wrong in (
+        (*view.snapshot.pinned, view.snapshot.pinned[0]),
+        (*view.snapshot.pinned, view.snapshot.block_states.index(BlockState.FREE)),
+    ):
+        with pytest.raises(RuntimeError, match="pinned blocks"):
+            EngineView.of(replace(view.snapshot, pinned=wrong), (idle_facts,), in_view="idle").check()
+
+
 def test_samples_of_a_request_are_one_row_with_each_block_once() -> None:
     engine = engine_of()
     engine.add_request("x" * 40, SamplingParams(n=3, max_tokens=50, ignore_eos=True), request_id="r")
@@ -213,6 +238,10 @@ def test_whatever_the_engine_does_it_adds_up(seed: int, num_actions: int) -> Non
         # Idle ones, whose blocks are those of anybody: what was cached a moment ago may have gone by now.
         num_blocks = harness.scheduler.blocks.pool.num_blocks
         chats += [chat(f"idle{i}", cached_blocks=tuple(rng.sample(range(num_blocks), num_blocks // 2))) for i in range(3)]
+        retained = harness.scheduler.blocks.retained
+        if groups and rng.random() < 0.5:
+            sequence = rng.choice(groups).sequences[0]
+            retained.pin(f"pin{rng.randrange(3)}", harness.scheduler.blocks.prefix_keys(sequence.token_ids))
         snapshot = take_snapshot(harness.scheduler, code="", block_bytes=1, steps=(), speeds={})
         view = EngineView.of(snapshot, chats, in_view=rng.choice(chats).id)
         view.check()
@@ -220,8 +249,9 @@ def test_whatever_the_engine_does_it_adds_up(seed: int, num_actions: int) -> Non
             held = [snapshot.block_states[block] for block in row.blocks]
             assert all(state in (BlockState.USED, BlockState.SHARED) for state in held)
             cells = view.cells(row.id)
-            counts = tuple(map(cells.count, (Cell.CHAT_USED, Cell.CHAT_SHARED, Cell.CHAT_CACHED)))
-            assert counts == (row.own, row.shared, row.cached), "the map and the table say the same"
+            used, shared, cached, pinned = map(cells.count, (Cell.CHAT_USED, Cell.CHAT_SHARED, Cell.CHAT_CACHED, Cell.CHAT_PINNED))
+            assert (used, shared, cached + pinned) == (row.own, row.shared, row.cached), "the map and the table say the same"
+            assert pinned <= row.pinned
 
 
 @pytest.mark.parametrize("number", ["free_blocks", "cached_blocks", "used_blocks", "shared_blocks"])

@@ -13,6 +13,7 @@ from chatpaged.chat import Chat, ChatState
 from chatpaged.conversation import NodeState
 from chatpaged.engine_host import HostState
 from chatpaged.errors import ModelError, StoreError
+from chatpaged.session_model import SessionOptions
 from chatpaged.store import Store
 from chatpaged.store_background import BackgroundStore
 from chatpaged.workspace import Workspace
@@ -24,12 +25,12 @@ from tests.scripted_backend import CONTEXT, ScriptedBackend
 class World:
     """A workspace, and what was heard of it."""
 
-    def __init__(self, backend: ScriptedBackend, path: Path | None) -> None:
+    def __init__(self, backend: ScriptedBackend, path: Path | None, options: SessionOptions | None = None) -> None:
         self.backend = backend
         self.failures: list[StoreError] = []
         self.store = BackgroundStore(path, on_error=self.failures.append) if path is not None else None
         self.events: list[WorkspaceEvent] = []
-        self.workspace = Workspace(backend, self.store)
+        self.workspace = Workspace(backend, self.store, options=options)
         self.workspace.subscribe(self.events.append)
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -52,9 +53,14 @@ class World:
         return "".join(event.text for event in self.heard(AnswerGrew) if event.chat_id == chat.id and event.index == 0)
 
 
-def run(scenario: Callable[[World], Coroutine[Any, Any, None]], backend: ScriptedBackend | None = None, path: Path | None = None) -> None:
+def run(
+    scenario: Callable[[World], Coroutine[Any, Any, None]],
+    backend: ScriptedBackend | None = None,
+    path: Path | None = None,
+    options: SessionOptions | None = None,
+) -> None:
     async def main() -> None:
-        world = World(backend if backend is not None else ScriptedBackend(), path)
+        world = World(backend if backend is not None else ScriptedBackend(), path, options)
         try:
             await scenario(world)
         finally:

@@ -24,6 +24,7 @@ from chatpaged.choices import model_choices, preset_choices
 from chatpaged.engine_view import EngineView
 from chatpaged.errors import StoreError
 from chatpaged.key_names import key_clashes
+from chatpaged.preset_prompts import PresetPrompt
 from chatpaged.prompt_history import PromptHistory
 from chatpaged.session import SessionOptions
 from chatpaged.setting_groups import AppSettings, KeySettings
@@ -65,6 +66,7 @@ class AppParts:
         keys: its keys.
         directory: where files and presets are looked for.
         session: the chat to begin with; None begins a new one.
+        presets: system prompts that the engine is to keep.
         log: what libraries print.
         history: what was typed before.
         signals: those that end it, and with which exit status.
@@ -82,6 +84,7 @@ class AppParts:
     keys: KeySettings = field(default_factory=KeySettings)
     directory: Path = field(default_factory=Path)
     session: str | None = None
+    presets: tuple[PresetPrompt, ...] = ()
     log: OutputCapture | None = None
     history: PromptHistory = field(default_factory=PromptHistory)
     signals: Mapping[int, int] = field(default_factory=dict)
@@ -180,6 +183,8 @@ class ChatpagedApp(App[None]):
         self.workspace = Workspace(
             parts.backend, parts.store, system=parts.system, sampling=parts.sampling, options=parts.options, hold=True
         )
+        for prompt in parts.presets:
+            self.workspace.presets.keep(prompt)
         screen = MainScreen(self.workspace, self._make_prompt, parts.settings)
         self.push_screen(screen)
         self.call_after_refresh(self._first_frame)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from chatpaged.chat import Chat
 from chatpaged.choices import model_choices, named_choices, preset_choices
 from chatpaged.conversation import Node
 from chatpaged.engine_host import HostState
-from chatpaged.errors import ChatpagedError
+from chatpaged.errors import ChatpagedError, EngineDeadError
+from chatpaged.preset_prompts import PresetPrompt
 from chatpaged.presets import find_preset
 from chatpaged.shown_text import shown
 from chatpaged.ui.screens.alternatives import AlternativesScreen
@@ -138,6 +140,27 @@ class ChatActions:
         else:
             await self.screen.open_chat(chat_id)
 
+    def pin(self, chat: Chat) -> None:
+        """Keeps in memory what is computed of a chat; says what that takes."""
+
+        async def pin() -> None:
+            try:
+                self.say(await self.workspace.memory.pin(chat))
+            except ChatpagedError as error:
+                self.say(str(error), wrong=True)
+
+        self.screen.run_worker(pin(), group="pins")
+
+    def unpin(self, chat: Chat) -> None:
+        """Lets go of what is kept of a chat in memory."""
+
+        async def unpin() -> None:
+            with suppress(EngineDeadError):  # with the engine, everything it has kept is gone
+                was_pinned = await self.workspace.memory.unpin(chat)
+                self.say("not pinned any more" if was_pinned else "this chat is not pinned", wrong=not was_pinned)
+
+        self.screen.run_worker(unpin(), group="pins")
+
     def new_from_preset(self, name: str) -> None:
         """Begins a chat with the settings of a preset.
 
@@ -145,12 +168,13 @@ class ChatActions:
             SettingsError: there is none of this name.
         """
         preset = find_preset(name, self.screen.desk.directory)
-        system = preset.values.get("system")
         sampling = {key.partition(".")[2]: value for key, value in preset.values.items() if key.startswith("sampling.")}
-        chat = self.workspace.new_chat(system=str(system) if system is not None else None, sampling=sampling, preset=name)
+        chat = self.workspace.new_chat(system=preset.system(None), sampling=sampling, preset=name)
+        if preset.pin:
+            self.workspace.presets.keep(PresetPrompt(name, chat.conversation.system, pin=True))
         self.screen.show_chat(chat)
-        model = preset.values.get("model")
-        if model is not None and str(model) != self.screen.desk.model_name:
+        model = preset.model
+        if model is not None and model != self.screen.desk.model_name:
             self.say(f"The preset is made for the model {model}: /model {model} changes to it.")
 
     # --- screens ---------------------------------------------------------------------------------------------------------

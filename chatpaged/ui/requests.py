@@ -26,7 +26,7 @@ class RenameChat(ChatRequest):
 
 
 class PinChat(ChatRequest):
-    """A chat is to be pinned, or not any more."""
+    """A chat is to stay at the top of the list, or not any more."""
 
 
 class DeleteChat(ChatRequest):

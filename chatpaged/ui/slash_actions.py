@@ -61,10 +61,18 @@ class SlashActions:
     def _do_rename(self, pane: ChatPane, argument: str) -> None:
         self._actions.workspace.shelf.rename(pane.chat.id, argument)
 
+    def _do_top(self, pane: ChatPane, argument: str) -> None:
+        del argument
+        on_top = self._actions.workspace.shelf.pin(pane.chat.id)
+        self._actions.say("stays at the top of the list" if on_top else "is not kept at the top of the list any more")
+
     def _do_pin(self, pane: ChatPane, argument: str) -> None:
         del argument
-        pinned = self._actions.workspace.shelf.pin(pane.chat.id)
-        self._actions.say("pinned to the top of the list" if pinned else "not pinned any more")
+        self._actions.pin(pane.chat)
+
+    def _do_unpin(self, pane: ChatPane, argument: str) -> None:
+        del argument
+        self._actions.unpin(pane.chat)
 
     def _do_delete(self, pane: ChatPane, argument: str) -> None:
         del argument

@@ -161,6 +161,19 @@ def test_rename_pin_delete_and_undo(tmp_path: Path) -> None:
         assert [(info.title, info.pinned) for info in store.sessions()] == [("Fruit", True)]
 
 
+def test_a_long_title_takes_one_line_also_beside_a_scrollbar() -> None:
+    async def scenario() -> None:
+        async with open_app(size=(140, 16)) as world:
+            for number in range(8):
+                await world.pilot.press("ctrl+n")
+                await world.send(f"{number}. Tell me about the islands of Greece in a few sentences please.")
+            options = world.main.query_one(Sidebar).options
+            await world.until(lambda: options.option_count == 8 and options.show_vertical_scrollbar)
+            assert options.virtual_size.height == 16
+
+    run(scenario())
+
+
 def test_titles_are_filtered_and_enter_opens_the_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_app(path=tmp_path / "store.db") as world:

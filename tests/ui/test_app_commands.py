@@ -9,6 +9,7 @@ import pytest
 from textual.widgets import Input, TextArea
 
 from chatpaged.errors import ModelError
+from chatpaged.session_model import SessionOptions
 from chatpaged.slash_commands import COMMANDS
 from chatpaged.ui.screens.ask_text import AskTextScreen
 from chatpaged.ui.screens.choose import ChooseScreen
@@ -18,6 +19,8 @@ from chatpaged.ui.screens.help import HelpScreen
 from chatpaged.ui.screens.log import LogScreen
 from chatpaged.ui.screens.tree import TreeScreen
 from chatpaged.ui.slash_actions import SlashActions
+from chatpaged.ui.widgets.engine_panel import EnginePanel
+from chatpaged.ui.widgets.sidebar import Sidebar
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import AppWorld, open_app, run
 
@@ -184,18 +187,73 @@ def test_export(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "chat.json").read_text(encoding="utf-8"))
 
 
-def test_name_pin_delete(tmp_path: Path) -> None:
+def test_name_keep_on_top_delete(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_app(path=tmp_path / "store.db") as world:
             await answered(world)
             chat = world.chat
             await world.command("/rename My chat")
             assert chat.title == "My chat"
-            await world.command("/pin")
+            await world.command("/top")
             assert chat.pinned
+            await world.until(lambda: "on top" in list_text(world))
+            assert not chat.in_memory
+            await world.command("/top")
+            await world.until(lambda: "on top" not in list_text(world))
             await world.command("/delete")
             await world.until(lambda: world.chat is not chat)
             assert chat.id not in world.workspace.chats
+
+    run(scenario())
+
+
+def list_text(world: AppWorld) -> str:
+    """What the list of chats says."""
+    options = world.main.query_one(Sidebar).options
+    return "\n".join(str(options.get_option_at_index(index).prompt) for index in range(options.option_count))
+
+
+def test_a_chat_is_pinned_in_memory() -> None:
+    async def scenario() -> None:
+        async with open_app() as world:
+            await world.command("/pin")
+            await world.until(lambda: any("nothing of this chat has been computed" in notice for notice in world.notices))
+            chat = await world.send("Tell me something that takes a few blocks.")
+            blocks = (len(chat.session.last_turn.token_ids) if chat.session and chat.session.last_turn else 0) // 16
+            await world.command("/pin")
+            await world.until(lambda: any(f"pinned {blocks} blocks" in notice for notice in world.notices))
+            await world.until(lambda: "in memory" in list_text(world))
+            assert not chat.pinned, "its place in the list is another matter"
+            panel = world.main.query_one(EnginePanel)
+            await world.until(lambda: f"{blocks} blocks" in words_of(panel, "engine-sharing", "Pinned"))
+            assert words_of(panel, "engine-legend", "pinned (cached)").split()[1] == str(blocks)
+            assert "pinned" in words_of(panel, "engine-chats", "Tell me")
+            await world.send("And something more about that, please.")
+            await world.until(lambda: f"{blocks} blocks" not in words_of(panel, "engine-sharing", "Pinned"))
+            await world.command("/unpin")
+            await world.until(lambda: "not pinned any more" in world.notices)
+            await world.until(lambda: not words_of(panel, "engine-sharing", "Pinned"))
+            assert "in memory" not in list_text(world)
+            await world.command("/unpin")
+            await world.until(lambda: "this chat is not pinned" in world.notices)
+
+    run(scenario())
+
+
+def words_of(panel: EnginePanel, part: str, name: str) -> str:
+    """The line of a part of the panel that has these words."""
+    widget = panel.query_one(f"#{part}")
+    lines = (widget.render_line(y).text for y in range(widget.size.height))
+    return next((line for line in lines if name in line), "")
+
+
+def test_private_chats_are_called_so_once() -> None:
+    async def scenario() -> None:
+        async with open_app() as world:
+            assert not world.main.query_one("#private").display
+        async with open_app(options=SessionOptions(salt=b"secret", leave_out=True)) as world:
+            assert world.main.query_one("#private").display
+            assert world.text_of("#private") == "private"
 
     run(scenario())
 

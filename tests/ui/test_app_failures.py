@@ -12,6 +12,7 @@ from chatpaged.ui.screens.choose import ChooseScreen
 from chatpaged.ui.widgets.title_bar import TitleBar
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import open_app, run
+from tests.ui.test_log_capture import screen_of
 
 
 def test_what_cannot_be_kept_is_told_for_as_long_as_it_is_so(tmp_path: Path) -> None:
@@ -33,6 +34,63 @@ def test_what_cannot_be_kept_is_told_for_as_long_as_it_is_so(tmp_path: Path) -> 
 
     run(scenario())
     assert (place / "chatpaged" / "store.db").exists()
+
+
+DAMAGED_BLOCKS = """
+import asyncio, json, sys
+from pathlib import Path
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine_host import HostState
+from chatpaged.ui.app import AppParts, ChatpagedApp
+from chatpaged.ui.log_capture import capture_output
+from tests.scripted_backend import ScriptedBackend
+
+directory = Path("blocks")
+config = EngineConfig(block_size=16, disk_cache=10**8, disk_cache_directory=directory)
+
+
+async def ask(pilot):
+    app = pilot.app
+    while app.workspace.host.state is not HostState.READY:
+        await pilot.pause(0.01)
+    chat = app.main.active.chat
+    app.workspace.send(chat, "Tell me something that takes a few blocks.")
+    while chat.is_busy or len(chat.conversation.nodes) < 2:
+        await pilot.pause(0.01)
+    app.main.action_engine_screen()
+    counters = {}
+    while not (counters.get("disk_writes") or counters.get("disk_faults")):
+        counters = (await app.workspace.host.snapshot()).counters
+        await pilot.pause(0.01)
+    shown = app.screen.query_one("#engine-tiers")
+    while not shown.size.height:
+        await pilot.pause(0.01)
+    app.panel = [shown.render_line(y).text for y in range(shown.size.height)]
+    await app.wind_up()
+    app.exit()
+
+
+told = []
+with capture_output(Path(sys.argv[1])) as log:
+    for _ in range(2):
+        backend = ScriptedBackend(config=config)
+        app = ChatpagedApp(AppParts(backend=backend, backend_for=lambda name: backend, log=log))
+        app.run(auto_pilot=ask)
+        for file in directory.rglob("*.kv"):
+            file.write_bytes(b"damaged")
+        told.append(["panel", " ".join(app.panel)])
+Path(sys.argv[2]).write_text(json.dumps([*told, *([line.source, line.text] for line in log.lines.lines)]))
+"""
+
+
+def test_damaged_blocks_on_the_disk_are_counted_and_do_not_disturb_the_screen(tmp_path: Path) -> None:
+    screen, lines = screen_of(DAMAGED_BLOCKS, tmp_path)
+    panels = [text for source, text in lines if source == "panel"]
+    assert "Written to disk" in panels[0]
+    assert "Unreadable files" in panels[1]
+    assert any("a block is computed again" in text for source, text in lines if source == "logging")
+    assert "computed again" not in screen
+    assert "chatpaged" in screen
 
 
 def test_what_was_refused_comes_back_as_it_was_typed(tmp_path: Path) -> None:

@@ -84,10 +84,10 @@ def test_one_cell_a_block_with_its_shape() -> None:
     async def test(pilot: Pilot[Any]) -> None:
         app.map.show(ALL)
         await pilot.pause()
-        assert text(app) == ["x · ▾ □ ■ ◆ □ ■ ◆"]
+        assert text(app) == ["x · ▾ □ ▣ ■ ◆ □ ▣ ■ ◆"]
         app.map.show(ALL * 4)
         await pilot.pause()
-        assert text(app)[0] == "x · ▾ □ ■ ◆ □ ■ ◆ " * 2 + "x ·"
+        assert text(app)[0] == "x · ▾ □ ▣ ■ ◆ □ ▣ ■ ◆ x · ▾ □ ▣ ■ ◆ □ ▣"
         app.map.show(bytes([Cell.FREE]) * 160 + bytes([Cell.USED]) * 160)
         await pilot.pause()
         assert text(app) == ["·" * 40] * 4 + ["■" * 40] * 4
@@ -138,7 +138,7 @@ def test_states_differ_by_letters_where_there_are_no_colours(monkeypatch: pytest
     async def test(pilot: Pilot[Any]) -> None:
         app.map.show(ALL)
         await pilot.pause()
-        assert text(app) == ["0 . l c u s C U S"]
+        assert text(app) == ["0 . l c p u s C P U S"]
         assert len(set(text(app)[0].split())) == len(Cell)
 
     run(app, test)

@@ -129,7 +129,9 @@ def test_an_idle_engine_shows_zeros() -> None:
         assert "No chat is open." in part(app, "chats")
         assert part(app, "split")[0].endswith("no step yet")
         assert part(app, "batch")[0].startswith("Batch size 0")
-        assert [line.split()[-1] for line in part(app, "figures")[1:]] == ["0"] * 9
+        assert [line.split()[-1] for line in part(app, "figures")[1:]] == ["0"] * 7
+        assert len(part(app, "sharing")) == 4
+        assert not app.panel.query_one("#engine-tiers").display
         assert part(app, "sharing")[3].split() == ["Prefix", "hit", "rate", "0%", "0", "tokens"]
 
     run(app, test)
@@ -282,9 +284,73 @@ def test_requests_of_no_chat_and_the_lower_tier_have_their_place() -> None:
         await pilot.pause()
         check_columns(app, view)
         assert any(line.startswith("Other reque") for line in part(app, "chats"))
-        assert any(re.search(r"7 in the lower tier", line) for line in part(app, "legend"))
+        assert any(re.search(r"7 in swap space", line) for line in part(app, "legend"))
+        assert re.fullmatch(r"In swap space +4.9 MiB 7 blocks", part(app, "sharing")[4])
 
     run(app, test)
+
+
+def below() -> EngineView:
+    """A view of an engine that has pinned blocks, swap space and a disk."""
+    engine, chats = work()
+    rested = tuple((SYSTEM + "Where shall we go? " * 9).encode())
+    assert engine.pin("c0", rested).pinned
+    snapshot = steady(engine.snapshot())
+    moved = {"swap_out": 41, "swap_in": 6, "evictions": 35, "pin_yields": 3, "tier_declined": 2, "tier_ms_saved": 12_345}
+    disk = {"disk_pending": 4, "disk_writes": 1, "disk_reads": 5, "disk_drops": 7, "disk_faults": 8}
+    snapshot = replace(snapshot, tier_blocks=30, counters={**snapshot.counters, **moved, **disk})
+    view = EngineView.of(snapshot, [replace(chats[0], is_pinned=True), *chats[1:]], in_view="c0")
+    view.check()
+    return view
+
+
+def test_what_is_pinned_swapped_and_on_the_disk_is_told() -> None:
+    app = PanelApp()
+    view = below()
+
+    async def test(pilot: Pilot[Any]) -> None:
+        app.panel.show(view)
+        await pilot.pause()
+        check_columns(app, view)
+        pinned, idle = view.snapshot.pinned_blocks, len(view.idle_pinned)
+        assert pinned > idle > 0
+        assert re.fullmatch(rf"Pinned +[\d.]+ MiB {pinned} blocks", part(app, "sharing")[4])
+        assert any(re.match(rf"▣ +{idle} pinned \(cached\)", line) for line in part(app, "legend"))
+        assert any(re.search(r"Greek islands in May +pinned$", line) for line in part(app, "chats"))
+        told = [re.sub(" +", " ", line) for line in part(app, "tiers")]
+        assert told == [
+            "Swap and disk",
+            "Swapped out 29 MiB 41 blocks",
+            "Swapped in 4.2 MiB 6 blocks",
+            "Written to disk 720 KiB 1 block",
+            "Read from disk 3.5 MiB 5 blocks",
+            "Waiting for disk 2.8 MiB 4 blocks",
+            "Disk too slow or full 4.9 MiB 7 blocks",
+            "Unreadable files 8",
+            "Quicker to compute 2",
+            "Pins given up 3",
+            "Time saved 12.3 s",
+        ]
+        app.panel.show(scene())
+        await pilot.pause()
+        assert not app.panel.query_one("#engine-tiers").display
+        assert len(part(app, "sharing")) == 4
+
+    run(app, test)
+
+
+def test_in_little_room_a_pinned_chat_has_a_mark() -> None:
+    app = PanelApp()
+    app.panel.styles.width = 24
+
+    async def test(pilot: Pilot[Any]) -> None:
+        app.panel.show(below())
+        await pilot.pause()
+        assert any(re.search(r"Greek islands.* ▣$", line) for line in part(app, "chats"))
+        assert any("pinned (cached)" in line for line in part(app, "legend"))
+        assert any(re.match(r"Swapped out +29 MiB", line) for line in part(app, "tiers"))
+
+    run(app, test, (60, 60))
 
 
 def test_titles_are_never_markup() -> None:
@@ -545,6 +611,13 @@ def test_picture_for_all_kinds_of_colour_vision(snapshot: Snapshot) -> None:
 def test_picture_on_a_small_screen(snapshot: Snapshot) -> None:
     app = ScreenApp()
     look(app, (60, 20), lambda: snapshot(app, "engine_screen_60x20"))
+
+
+def test_pictures_of_what_is_below_the_pool(snapshot: Snapshot) -> None:
+    app = ScreenApp()
+    look(app, (120, 48), lambda: snapshot(app, "engine_screen_tiers"), below())
+    letters = PanelApp(map_colors="letters")
+    look(letters, (44, 80), lambda: snapshot(letters, "engine_panel_tiers_letters"), below())
 
 
 def large() -> tuple[LLMEngine, list[ChatFacts]]:

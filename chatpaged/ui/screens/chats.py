@@ -102,6 +102,7 @@ class ChatsScreen(Screen[None]):
         self._unsubscribe = self.workspace.subscribe(self._hear)
         self.set_class(not self._settings.sidebar, "-no-sidebar")
         self.set_class(not self._settings.engine_panel, "-no-engine")
+        self.query_one(TitleBar).show_private(private=bool(self.workspace.options.salt))
         self.set_interval(_REFRESH_SECONDS, self._tick)
         self.run_worker(self.workspace.shelf.refresh(), group="list")
         self._show_engine_state()

@@ -36,9 +36,11 @@ _SHAPES = {
     Cell.FREE: "·",
     Cell.LOWER: "▾",
     Cell.CACHED: "□",
+    Cell.PINNED: "▣",
     Cell.USED: "■",
     Cell.SHARED: "◆",
     Cell.CHAT_CACHED: "□",
+    Cell.CHAT_PINNED: "▣",
     Cell.CHAT_USED: "■",
     Cell.CHAT_SHARED: "◆",
 }
@@ -47,9 +49,11 @@ _LETTERS = {
     Cell.FREE: ".",
     Cell.LOWER: "l",
     Cell.CACHED: "c",
+    Cell.PINNED: "p",
     Cell.USED: "u",
     Cell.SHARED: "s",
     Cell.CHAT_CACHED: "C",
+    Cell.CHAT_PINNED: "P",
     Cell.CHAT_USED: "U",
     Cell.CHAT_SHARED: "S",
 }
@@ -108,22 +112,27 @@ class BlockMap(Widget):
     BlockMap > .block-map--free { color: $foreground 28%; }
     BlockMap > .block-map--lower { color: $foreground 55%; }
     BlockMap > .block-map--cached { color: $primary 85%; }
+    BlockMap > .block-map--pinned { color: $foreground; }
     BlockMap > .block-map--used { color: $primary; }
     BlockMap > .block-map--shared { color: $success; }
     BlockMap > .block-map--chat-cached { color: $accent; }
+    BlockMap > .block-map--chat-pinned { color: $accent; }
     BlockMap > .block-map--chat-used { color: $accent; text-style: bold; }
     BlockMap > .block-map--chat-shared { color: $accent; text-style: bold; }
     /* Here accent and success are the same green. */
     BlockMap:ansi > .block-map--cached { color: ansi_cyan; }
     BlockMap:ansi > .block-map--chat-cached { color: ansi_yellow; }
+    BlockMap:ansi > .block-map--chat-pinned { color: ansi_yellow; }
     BlockMap:ansi > .block-map--chat-used { color: ansi_yellow; }
     BlockMap:ansi > .block-map--chat-shared { color: ansi_yellow; }
     /* Okabe and Ito's colours, which all kinds of colour vision tell apart. */
     BlockMap.-colorblind > .block-map--lower { color: #999999; }
     BlockMap.-colorblind > .block-map--cached { color: #56B4E9; }
+    BlockMap.-colorblind > .block-map--pinned { color: #CC79A7; }
     BlockMap.-colorblind > .block-map--used { color: #0072B2; }
     BlockMap.-colorblind > .block-map--shared { color: #009E73; }
     BlockMap.-colorblind > .block-map--chat-cached { color: #E69F00; }
+    BlockMap.-colorblind > .block-map--chat-pinned { color: #E69F00; }
     BlockMap.-colorblind > .block-map--chat-used { color: #E69F00; }
     BlockMap.-colorblind > .block-map--chat-shared { color: #E69F00; }
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -23,6 +24,7 @@ _WIDE = 60
 _MARKS = {RowState.IDLE: "·", RowState.WAITING: "○", RowState.READING: "◐", RowState.WRITING: "●", RowState.PREEMPTED: "‖"}
 _STATE_WIDTH = 12
 _EXTRA = 14
+_ROOM_FOR_PIN = 20
 _NO_CHAT, _UNCLAIMED, _REPEATED, _ALL = "Other requests", "No open chat", "Counted twice", "All"
 _EXPLAINED = {
     _NO_CHAT: "Work that belongs to no chat.",
@@ -127,15 +129,21 @@ class ChatTable(Lines, can_focus=True):
         title_width = self._title_width(width)
         lines: tuple[Line, ...]
         if self._is_wide(width):
-            text = Segment(fitted(one_line(row.title), title_width - 4) + " ", self.look(title))
-            lines = ((mark, text, *self._numbers(row, width)),)
+            text = self._named(row, title_width - 4, title)
+            lines = ((mark, *text, Segment(" "), *self._numbers(row, width)),)
         else:
             state = Segment("   " + fitted(_state_text(row, title_width - 3), title_width - 3), self._state_look(row))
             speed = f" {short_speed(row.speed)} tok/s" if row.speed else ""
-            text = Segment(fitted(one_line(row.title), width - 3 - len(speed)), self.look(title))
-            lines = ((mark, text, Segment(speed, self.look("chat-table--number"))), (state, *self._numbers(row, width)))
+            text = self._named(row, width - 3 - len(speed), title)
+            lines = ((mark, *text, Segment(speed, self.look("chat-table--number"))), (state, *self._numbers(row, width)))
         tint = self._tint(row)
         yield from ((tuple(Segment.apply_style(line, post_style=tint)) if tint is not None else line) for line in lines)
+
+    def _named(self, row: ChatRow, width: int, look: str) -> Line:
+        """The title; behind it, whether the chat is pinned."""
+        pin = "" if not row.is_pinned else " pinned" if width >= _ROOM_FOR_PIN else " ▣"
+        text = Segment(fitted(one_line(row.title), width - cell_len(pin)), self.look(look))
+        return (text, Segment(pin, self.look("chat-table--quiet"))) if pin else (text,)
 
     def _numbers(self, row: ChatRow, width: int) -> Line:
         number = self.look("chat-table--number")

@@ -12,11 +12,12 @@ from textual.widgets import Static
 from chatpaged.amounts import memory_size
 from chatpaged.engine.sequence import SequenceStatus
 from chatpaged.engine_view import Cell, EngineView
-from chatpaged.ui.short_texts import one_line, share, short_count
+from chatpaged.ui.short_texts import one_line
 from chatpaged.ui.widgets.block_map import BlockMap
 from chatpaged.ui.widgets.chat_table import ChatTable
+from chatpaged.ui.widgets.engine_figures import figures, sharing, tiers
 from chatpaged.ui.widgets.engine_status import EngineStatus
-from chatpaged.ui.widgets.figures import Figure, Figures, Heading
+from chatpaged.ui.widgets.figures import Figures, Heading
 from chatpaged.ui.widgets.map_legend import MapLegend
 from chatpaged.ui.widgets.step_charts import StepSeries, TimeSplit
 
@@ -27,8 +28,9 @@ _NAMED = 6
 _STATES = {
     Cell.NULL: "reserved, never used",
     Cell.FREE: "free",
-    Cell.LOWER: "in the lower tier",
+    Cell.LOWER: "in swap space",
     Cell.CACHED: "cached",
+    Cell.PINNED: "cached and pinned",
     Cell.USED: "in use",
     Cell.SHARED: "shared",
 }
@@ -42,7 +44,7 @@ class EnginePanel(VerticalScroll):
         width: 42; min-width: 24; height: 1fr; padding: 0 1; background: $surface; scrollbar-size-vertical: 1;
         #engine-loading { display: none; width: 1fr; height: auto; color: $foreground 60%; margin: 1 0; }
         #engine-columns, #engine-left, #engine-right { height: auto; width: 1fr; }
-        #engine-chats, #engine-batch, #engine-tokens, #engine-split, #engine-sharing, #engine-figures { margin-top: 1; }
+        #engine-chats, #engine-batch, #engine-tokens, #engine-split, #engine-sharing, #engine-figures, #engine-tiers { margin-top: 1; }
         #engine-memory, #engine-legend { margin-top: 1; }
         &.-wide {
             padding: 1 2;
@@ -91,6 +93,8 @@ class EnginePanel(VerticalScroll):
         self._split.set_class(map_colors == "colorblind", "-colorblind")
         self._sharing = Figures("Sharing", id="engine-sharing")
         self._figures = Figures("Since the start", id="engine-figures")
+        self._tiers = Figures("Swap and disk", id="engine-tiers")
+        self._tiers.display = False
 
     def compose(self) -> ComposeResult:
         """All parts."""
@@ -108,6 +112,7 @@ class EnginePanel(VerticalScroll):
                 yield self._split
                 yield self._sharing
                 yield self._figures
+                yield self._tiers
 
     def on_mount(self) -> None:
         """Whether there are colours is known now."""
@@ -145,8 +150,11 @@ class EnginePanel(VerticalScroll):
         self._tokens.show(view.token_series, snapshot.step_tokens if running else 0)
         last = snapshot.steps[-_STEPS_FOR_TIME:]
         self._split.show(view.time_split, sum(step.total for step in last) / len(last) if last else 0.0)
-        self._sharing.show(_sharing(view))
-        self._figures.show(_figures(view))
+        self._sharing.show(sharing(view))
+        self._figures.show(figures(view))
+        moved = tiers(view)
+        self._tiers.display = bool(moved)
+        self._tiers.show(moved)
 
     def _show_map(self) -> None:
         if self._view is not None:
@@ -207,27 +215,3 @@ def _told(view: EngineView, blocks: range) -> str:
     if len(holders) > _NAMED:
         lines.append(f"  and {len(holders) - _NAMED} more")
     return "\n".join(lines)
-
-
-def _sharing(view: EngineView) -> list[Figure]:
-    snapshot = view.snapshot
-    return [
-        Figure("In use", memory_size(view.blocks_in_use * snapshot.block_bytes), f"{view.blocks_in_use:,} blocks"),
-        Figure("Saved by sharing", memory_size(view.saved_bytes), f"{snapshot.saved_blocks:,} blocks"),
-        Figure("Prefix hit rate", share(snapshot.prefix_hit_rate), f"{short_count(snapshot.counters['prefix_hit_tokens'])} tokens"),
-    ]
-
-
-def _figures(view: EngineView) -> list[Figure]:
-    counters = view.snapshot.counters
-    return [
-        Figure("Prompt tokens read", short_count(counters["prefill_tokens"])),
-        Figure("Tokens written", short_count(counters["decode_tokens"])),
-        Figure("Read again", short_count(counters["recomputed_tokens"])),
-        Figure("Waits for a prefix", short_count(counters["prefix_waits"])),
-        Figure("Copies on write", short_count(counters["copies"])),
-        Figure("Preemptions", short_count(counters["preemptions"])),
-        Figure("Evictions", short_count(counters["evictions"])),
-        Figure("Swaps out", short_count(counters["swap_out"])),
-        Figure("Swaps in", short_count(counters["swap_in"])),
-    ]

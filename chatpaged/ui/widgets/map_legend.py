@@ -57,8 +57,11 @@ class MapLegend(Lines):
             Cell.NULL: 1,
         }
         yield from self._table([(cell, count, _NAMES[cell]) for cell, count in counts.items()], width)
+        idle_pinned = len(self._view.idle_pinned)
+        if idle_pinned:
+            yield from self._table([(Cell.PINNED, idle_pinned, "pinned (cached)")], width)
         if snapshot.tier_blocks:
-            yield from self._table([(Cell.LOWER, snapshot.tier_blocks, "in the lower tier")], width)
+            yield from self._table([(Cell.LOWER, snapshot.tier_blocks, "in swap space")], width)
         blocks = self._map.grid.blocks
         if blocks > 1:
             more = "; 9: all of them full" if self._map.uses_letters else ""

@@ -1,4 +1,4 @@
-"""The list of chats beside the conversation: found, opened, named, pinned and deleted here."""
+"""The list of chats beside the conversation: found, opened, named, put on top and deleted here."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ from chatpaged.ui.requests import (
     UndeleteChat,
 )
 
+_AROUND = 7
+"""Columns of a row that are no title: its mark, what is left free beside the rows, and the scrollbar."""
 _BUSY = {ChatState.DRAFTING: "◌", ChatState.WAITING: "◌", ChatState.GENERATING: "●"}
 
 
@@ -51,9 +53,10 @@ class _Look:
         style = "$text-success" if entry.state is ChatState.GENERATING else "$text-warning" if mark == "◌" else "$text-accent"
         strong = "bold" if entry.unread or self.in_view else ""
         first = Content.assemble((f"{mark} ", style), (shown(entry.title), strong)).truncate(self.width + 2, ellipsis=True)
-        pin = "pinned · " if entry.pinned else ""
+        top = "on top · " if entry.pinned else ""
+        kept = "in memory · " if entry.in_memory else ""
         unread = " · unread" if entry.unread else ""
-        return first + Content.styled(f"\n  {pin}{self.note}{unread}".rstrip(" ·"), MUTED)
+        return first + Content.styled(f"\n  {top}{kept}{self.note}{unread}".rstrip(" ·"), MUTED)
 
 
 class ChatOptions(OptionList):
@@ -61,7 +64,7 @@ class ChatOptions(OptionList):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "rename", "Rename"),
-        Binding("p", "pin", "Pin"),
+        Binding("t,p", "pin", "On top"),
         Binding("delete,d", "delete", "Delete", key_display="del"),
         Binding("u", "undelete", "Undo delete"),
         Binding("s", "beside", "Beside"),
@@ -77,7 +80,7 @@ class ChatOptions(OptionList):
         self._ask(RenameChat)
 
     def action_pin(self) -> None:
-        """Pins the chat, or lets it go."""
+        """Keeps the chat at the top, or lets it go."""
         self._ask(PinChat)
 
     def action_delete(self) -> None:
@@ -98,7 +101,7 @@ class ChatOptions(OptionList):
 
 
 class Sidebar(Vertical):
-    """Chats, those that are pinned first, then the newest."""
+    """Chats, those that stay on top first, then the newest."""
 
     DEFAULT_CSS = """
     Sidebar {
@@ -142,7 +145,7 @@ class Sidebar(Vertical):
     def show(self, entries: Sequence[ListEntry], in_view: Sequence[str]) -> None:
         """Shows these chats. Only what is different is drawn anew."""
         now = time.time()
-        width = max(8, (self.size.width or 30) - 5)
+        width = max(8, (self.size.width or 30) - _AROUND)
         self._entries = {entry.id: entry for entry in entries}
         looks = {entry.id: _Look(entry, entry.note(now), entry.id in in_view, width) for entry in entries}
         options = self.options

@@ -42,6 +42,7 @@ class TitleBar(Horizontal):
         color: $foreground;
         & #app-name { width: auto; padding: 0 1; color: $text-primary; text-style: bold; }
         & #chat-title { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        & #private { width: auto; padding: 0 1; color: $text-muted; display: none; }
         & #unsaved { width: auto; padding: 0 1; color: $text-error; text-style: bold reverse; display: none; }
         & _Model { width: auto; max-width: 60%; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; pointer: pointer; }
         & _Model:hover { background: $foreground 10%; }
@@ -55,12 +56,17 @@ class TitleBar(Horizontal):
         """From left to right."""
         yield Static("chatpaged", id="app-name")
         yield Static("", id="chat-title", markup=False)
+        yield Static("private", id="private", markup=False)
         yield Static("not saved", id="unsaved", markup=False)
         yield _Model("", id="model-name", markup=False)
 
     def show_chat(self, title: str) -> None:
         """Names the chat in view."""
         self.query_one("#chat-title", Static).update(Content(shown(" ".join(title.split()))))
+
+    def show_private(self, *, private: bool) -> None:
+        """Says that nothing computed is shared with other chats, or reaches a disk."""
+        self.query_one("#private").display = private
 
     def show_unsaved(self, *, unsaved: bool) -> None:
         """Says that what is said cannot be kept."""
