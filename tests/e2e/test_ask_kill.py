@@ -14,7 +14,7 @@ import pytest
 from tests.cli.runner import COMMAND, REPOSITORY, killed_when_stuck, run_inside
 
 pytestmark = pytest.mark.starter
-MOMENTS = 20
+MOMENTS = 12
 LETTERS_OF_A_TOKEN = 100  # more than any has; a few that come with no letters may be held back before it
 
 

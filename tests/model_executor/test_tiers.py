@@ -66,9 +66,8 @@ def push_out(engine: LLMEngine) -> None:
     assert set(pool.states[1:]) == {BlockState.FREE}
 
 
-@pytest.mark.parametrize("how", ["recompute", "host", "disk"])
+@pytest.mark.parametrize(("family", "how"), [("llama", "recompute"), ("llama", "host"), ("llama", "disk"), ("gemma2", "host")])
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_preempted_at_any_length(family: str, length: int, how: str, model_directory: ModelDirectory) -> None:  # C4, C5
     options: dict[str, Any] = {"host": {"swap_space": 2**24}, "disk": {"disk_cache": 2**24}}.get(how, {})
     prompt = _WORDS[:11]
