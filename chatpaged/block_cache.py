@@ -6,6 +6,7 @@ Others may write and remove files meanwhile; what is gone when it is looked at w
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from chatpaged.engine.block_directories import (
     read_manifest,
     remove_blocks,
     remove_empty,
+    remove_whatever,
 )
 from chatpaged.engine.block_files import BlockFileError, BlockFileMissingError, read_block_file
 from chatpaged.engine.file_access import FileAccess
@@ -97,15 +99,13 @@ def models_called(models: Sequence[CachedModel], name: str) -> list[CachedModel]
     return [model for model in models if model.fingerprint.startswith(name.lower())]
 
 
-def clear_models(models: Sequence[CachedModel]) -> None:
-    """Removes all blocks of some models.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
+def clear_models(models: Sequence[CachedModel]) -> list[Path]:
+    """Removes all blocks of some models, and whatever is in the place of one. Returns what cannot be removed."""
+    left: list[Path] = []
     for model in models:
-        remove_blocks(model.directory)
+        left += remove_blocks(model.directory)
         remove_empty(str(model.directory.parent))
+    return left
 
 
 def verify_models(models: Iterable[CachedModel], show: Callable[[str], None]) -> list[Verdict]:
@@ -155,7 +155,7 @@ def _verify(directory: Path, verdict: Verdict, show: Callable[[str], None]) -> N
     except FileNotFoundError:  # the files tell themselves what they hold
         pass
     except ManifestError:
-        (directory / MANIFEST).unlink(missing_ok=True)
+        remove_whatever(directory / MANIFEST)
         verdict.num_damaged += 1
     for entry in block_entries(directory):
         if not is_unfinished(entry.name):
@@ -176,7 +176,9 @@ def _verify_file(path: Path, manifest: Manifest | None, verdict: Verdict) -> Non
         return
     except BlockFileError:
         pass
-    if path.exists():
+    if (path.is_symlink() or not path.is_file()) and os.path.lexists(path):
+        remove_whatever(path)  # not ours, but in the place of a block, which could never be written
+    if os.path.lexists(path):
         verdict.num_unreadable += 1
     else:
         verdict.num_damaged += 1

@@ -8,6 +8,7 @@ one can see what the death of an engine looks like.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
@@ -62,7 +63,8 @@ def demo_engine(
     """
     if progress is not None:
         progress("learning the words of the demo")
-    config = config if config is not None else EngineConfig()
+    # What the demo says is no model's: it keeps no files.
+    config = replace(config, disk_cache=0) if config is not None else EngineConfig()
     tokenizer = demo_tokenizer()
     executor = DemoExecutor(
         tokenizer,

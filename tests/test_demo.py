@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -185,6 +186,15 @@ def test_text_without_a_template_and_answers_without_an_end() -> None:
     (completion,) = answers(engine, "compare", params)
     assert completion.text.startswith(ANSWERS[1].text.strip())
     assert completion.num_tokens == 400
+
+
+def test_the_demo_keeps_no_files(tmp_path: Path) -> None:
+    engine = demo_engine(EngineConfig(disk_cache=2**30, disk_cache_directory=tmp_path), pace=INSTANT)
+    answers(engine, "compare")
+    while engine.work_ahead():
+        pass
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_blocks_go_down_and_come_back() -> None:

@@ -71,7 +71,7 @@ def show_command(*, as_json: bool) -> None:
 def clear_command(*, name: str | None, yes: bool) -> None:
     """Remove all blocks, or those of one model.
 
-    MODEL is its name, or the first digits of its fingerprint.
+    MODEL is its name, or the beginning of its fingerprint: four digits or more.
     """
     from chatpaged.block_cache import cached_models, clear_models
 
@@ -86,7 +86,9 @@ def clear_command(*, name: str | None, yes: bool) -> None:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidRequestError(f"there are {amount}; say --yes to remove them")
         click.confirm(f"remove {printable(amount)}?", abort=True, err=True)
-    clear_models(models)
+    left = clear_models(models)
+    if left:
+        raise ChatpagedError(f"removed what could be of {amount}; {counted(len(left), 'file')} cannot be removed, such as {left[0]}")
     write(f"removed {amount}")
 
 
@@ -113,7 +115,7 @@ def verify_command(*, as_json: bool) -> None:
     else:
         write(f"{counted(whole, 'block')} of {counted(len(verdicts), 'model')} whole in {paths.blocks_dir()}")
     problems = [f"{counted(damaged, 'damaged file')} removed"] if damaged else []
-    problems += [f"{unreadable:,} that cannot be read"] if unreadable else []
+    problems += [f"{counted(unreadable, 'file')} that cannot be read"] if unreadable else []
     if problems:
         raise ChatpagedError(f"{', '.join(problems)}, in {paths.blocks_dir()}; what is missing is computed again")
 

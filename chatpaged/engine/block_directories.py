@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,28 +141,40 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(UNFINISHED)
 
 
-def remove_blocks(directory: Path) -> None:
-    """Removes what we have made in a model's directory, and the directory itself if that was all.
+def remove_blocks(directory: Path) -> list[Path]:
+    """Removes what we have made in a model's directory, or what is in its place, and the directory itself if that was all.
 
-    Raises:
-        OSError: something cannot be removed.
+    Returns:
+        What cannot be removed.
     """
-    for entry in block_entries(directory):
-        Path(entry.path).unlink(missing_ok=True)
-    remove_directory(directory)
+    try:
+        found = [Path(entry.path) for entry in block_entries(directory)]
+    except OSError:
+        return [directory]
+    return [path for path in found if not remove_whatever(path)] + remove_directory(directory)
 
 
-def remove_directory(directory: Path) -> None:
+def remove_directory(directory: Path) -> list[Path]:
     """Removes the directory of a model without blocks. What else is in there keeps the directory.
 
-    Raises:
-        OSError: the manifest cannot be removed.
+    Returns:
+        What of ours cannot be removed.
     """
     for name in _names(directory, _SHELF):
         remove_empty(f"{directory}/{name}")
-    for entry in (*directory.glob(f".{MANIFEST}.*"), directory / MANIFEST):
-        entry.unlink(missing_ok=True)
+    left = [path for path in (*directory.glob(f".{MANIFEST}.*"), directory / MANIFEST) if not remove_whatever(path)]
     remove_empty(str(directory))
+    return left
+
+
+def remove_whatever(path: Path) -> bool:
+    """Removes a file, a link or a whole directory; what a link leads to stays. Returns whether it is gone."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # a directory, or not ours
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)
 
 
 def remove_empty(directory: str) -> None:

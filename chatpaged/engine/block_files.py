@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from chatpaged.engine.block_directories import FORMAT, UNFINISHED, Manifest, block_path, open_directory
+from chatpaged.engine.block_directories import FORMAT, UNFINISHED, Manifest, block_path, open_directory, remove_whatever
 from chatpaged.engine.block_pool import BlockPrefix
 from chatpaged.engine.file_access import FileAccess
 from chatpaged.paths import private_dir
@@ -148,9 +148,13 @@ class BlockFiles:
         parts = (memoryview(head[: _HEADER.size] + checksum + head[_HEADER.size :]), payload)
         path = self.path(prefix.key)
         for _ in range(_TRIES - 1):
-            with contextlib.suppress(FileNotFoundError):  # a first block, or an empty directory that somebody has removed
+            try:
                 self._save(path, parts, prefix.index)
                 break
+            except FileNotFoundError:  # a first block, or an empty directory that somebody has removed
+                pass
+            except IsADirectoryError:
+                remove_whatever(path)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # removed while it is made
                 open_directory(self._root, self._manifest)
                 private_dir(path.parent)

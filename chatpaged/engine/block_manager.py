@@ -276,7 +276,10 @@ class BlockManager:
         self.release(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """Drops everything kept for a sequence that will not run again."""
+        """Drops everything kept for a sequence that will not run again. What it has used was used now, below as well."""
+        table = self._tables.get(sequence.seq_id)
+        if table is not None and sequence.group.keep is Keep.FILE:
+            self.traffic.tier.touch(self._chains.of_sequence(sequence, table.num_published))
         self.release(sequence)
         self._chains.forget(sequence)
 
@@ -295,6 +298,10 @@ class BlockManager:
             table.num_published = 0
         self.traffic.forget()
         return self.pool.forget_cached()
+
+    def restore_pins(self) -> None:
+        """Nobody needs nearly the whole pool any more: what was pinned is pinned again, and comes up while nothing else is to do."""
+        self.traffic.want(self.retained.restore_pins())
 
     def look_at(self, prefixes: PrefixKeys | None) -> None:
         """Says which chat is in view: its blocks go last from now on, here and below, and come up while nothing else is to do.

@@ -120,6 +120,10 @@ class BlockTraffic:
         self._wanted = deque(prefixes)
         self.tier.touch(self._wanted)
 
+    def want(self, prefixes: Iterable[BlockPrefix]) -> None:
+        """Says what `bring_up` brings before anything else, from a sequence's beginning on."""
+        self._wanted.extendleft(reversed(tuple(prefixes)))
+
     def bring_up(self, limit: int) -> tuple[BlockOperation, ...]:
         """Operations that bring back blocks of the chat in view before anybody asks; to be carried out at once.
 

@@ -53,19 +53,38 @@ class _Pending:
     data: bytearray | None = None
 
 
+class TurnClock:
+    """When the blocks of a turn count as used: all of them together, so that the beginning of a chat outlives its end."""
+
+    def __init__(self) -> None:
+        self.advance()
+
+    def advance(self) -> None:
+        """A turn has come to its end, or a chat is looked at."""
+        self._now_ns = time.time_ns()
+
+    def __call__(self) -> int:
+        """Nanoseconds since 1970."""
+        return self._now_ns
+
+
 class DiskTier:
     """The block files of one model, as a memory tier. Satisfies `BlockExchange`: the executor leaves and finds contents here."""
 
-    def __init__(self, files: BlockFiles, writer: DiskWriter, policy: TierPolicy, *, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
+    def __init__(
+        self, files: BlockFiles, writer: DiskWriter, policy: TierPolicy, clock: TurnClock, *, max_pending_bytes: int = MAX_PENDING_BYTES
+    ) -> None:
         self.counters = DiskCounters()
         self._files = files
         self._writer = writer
         self._policy = policy
+        self._clock = clock
         self._max_pending = max(1, max_pending_bytes // files.block_bytes)
         self._pending: dict[bytes, _Pending] = {}
         self._saves: dict[int, _Pending] = {}
         self._loads: dict[int, _Pending | bytearray] = {}
         self._unusable: set[bytes] = set()
+        self._proven: set[bytes] = set()
         # Asked for in each step by whoever waits, so that the system is not; others may have removed a file meanwhile.
         self._known: set[bytes] = set()
         self._tickets = itertools.count()
@@ -85,7 +104,7 @@ class DiskTier:
 
     def save(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:
         """See `BlockTier.save`."""
-        if prefix.is_private or prefix.key in self._pending or self._files.has(prefix.key):
+        if prefix.is_private or prefix.key in self._pending or self._has_whole_file(prefix.key):
             return None
         if not self.can_save:
             self.counters.disk_drops += 1
@@ -93,6 +112,10 @@ class DiskTier:
         ticket = next(self._tickets)
         self._pending[prefix.key] = self._saves[ticket] = _Pending(prefix)
         return BlockOperation(BlockOperationKind.SAVE, block, ticket)
+
+    def _has_whole_file(self, key: bytes) -> bool:
+        """Whether there is a file; once one was damaged, whether it is one that was read or written by this process."""
+        return self._files.has(key) and (key in self._proven or not self.counters.disk_faults)
 
     def contains(self, prefix: BlockPrefix) -> bool:
         """Whether there may be a file, by its name; what is in it is looked at when it is wanted."""
@@ -118,6 +141,7 @@ class DiskTier:
 
     def touch(self, prefixes: Iterable[BlockPrefix]) -> None:
         """See `BlockTier.touch`."""
+        self._clock.advance()
         self._files.touch(prefixes)
 
     def counts(self) -> dict[str, int]:
@@ -138,6 +162,7 @@ class DiskTier:
             _log.warning("a block is computed again: %s", error)
             return None
         self.counters.disk_reads += 1
+        self._proven.add(prefix.key)
         self._policy.observe_moves(TierKind.DISK, 1, time.perf_counter() - begin)
         return data
 
@@ -148,6 +173,7 @@ class DiskTier:
             self._pending.pop(written.prefix.key, None)
             if written.error is None:
                 self.counters.disk_writes += 1
+                self._proven.add(written.prefix.key)
                 self._unusable.discard(written.prefix.key)
             else:
                 self.counters.disk_drops += 1

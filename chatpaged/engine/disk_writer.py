@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -44,22 +45,31 @@ class DiskWriter:
 
     def put(self, prefix: BlockPrefix, data: bytearray) -> None:
         """Hands a block over."""
+        self._started()
+        self._blocks.put((prefix, data))
+
+    def _started(self) -> threading.Thread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=DISK_THREAD, daemon=True)
             self._thread.start()
-        self._blocks.put((prefix, data))
+        return self._thread
 
     def close(self, seconds: float | None = None) -> None:
-        """Writes what is left, for so long at most; what is not written then is only computed again."""
-        if self._thread is not None:
-            self._blocks.put(None)
-            self._thread.join(seconds)
-            self._gives_up.set()
+        """Writes what is left, for so long at most; what is not written then is only computed again.
+
+        Files beyond the limit are removed, also where nothing was written: it may have been another one in an earlier run.
+        """
+        thread = self._started()
+        self._blocks.put(None)
+        thread.join(seconds)
+        self._gives_up.set()
 
     def _run(self) -> None:
         while not self._gives_up.is_set():
             item = self._blocks.get()
             if item is None:
+                with contextlib.suppress(OSError):
+                    self._room.make_room(0)
                 return
             self.results.put(Written(item[0], self._write(*item)))
 

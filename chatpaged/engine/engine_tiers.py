@@ -13,14 +13,17 @@ from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_room import DiskRoom
 from chatpaged.engine.block_tiers import HostTier, LowerTiers
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.disk_tier import MAX_PENDING_BYTES, DiskTier
+from chatpaged.engine.disk_tier import MAX_PENDING_BYTES, DiskTier, TurnClock
 from chatpaged.engine.disk_writer import DiskWriter
 from chatpaged.engine.executor import ModelExecutor
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.engine.tier_policy import TierKind, TierPolicy
+from chatpaged.errors import InvalidRequestError
 
 _log = logging.getLogger(__name__)
 _MOVED_AT_ONCE = 8
+_FILE_BYTES = 4096
+"""What a file may take besides a block's keys and values."""
 _POLL_SECONDS = 0.005
 CLOSE_SECONDS = 5.0
 """How long the end may wait for blocks to be written."""
@@ -43,19 +46,30 @@ class EngineTiers:
 
     @classmethod
     def open(cls, executor: ModelExecutor, config: EngineConfig) -> Self:
-        """Makes the tiers. Without a directory that can be written there are no files, and a warning says so."""
+        """Makes the tiers. Without a directory that can be written there are no files, and a warning says so.
+
+        Raises:
+            InvalidRequestError: the limit of the files is less than a block.
+        """
         policy = TierPolicy(config.block_size)
         disk: DiskTier | None = None
         if config.disk_cache and config.enable_prefix_caching:
+            if config.disk_cache < executor.block_bytes + _FILE_BYTES:
+                raise InvalidRequestError(
+                    f"a cache on disk of {config.disk_cache:,} bytes holds no block: this model needs at least "
+                    f"{executor.block_bytes + _FILE_BYTES:,}; use a larger --disk-cache, or 0 for none"
+                )
             root = config.disk_cache_directory if config.disk_cache_directory is not None else paths.blocks_dir()
             facts = {**executor.facts, "block_size": str(config.block_size)}
             try:
-                files = BlockFiles(root, fingerprint=executor.fingerprint, block_bytes=executor.block_bytes, facts=facts)
+                files = BlockFiles(
+                    root, fingerprint=executor.fingerprint, block_bytes=executor.block_bytes, facts=facts, clock=(clock := TurnClock())
+                )
             except OSError as error:
                 _log.warning("nothing is kept in the cache on disk: %s", error)
             else:
                 writer = DiskWriter(files, DiskRoom(root, config.disk_cache))
-                disk = DiskTier(files, writer, policy, max_pending_bytes=MAX_PENDING_BYTES)
+                disk = DiskTier(files, writer, policy, clock, max_pending_bytes=MAX_PENDING_BYTES)
                 executor.connect(disk)
         return cls(executor, policy, disk)
 

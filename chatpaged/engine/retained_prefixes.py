@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from chatpaged.engine.block_pool import BlockPool, BlockPrefix, Retention
@@ -48,7 +49,7 @@ class RetainedPrefixes:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._pins: dict[str, tuple[bytes, ...]] = {}
+        self._pins: dict[str, tuple[BlockPrefix, ...]] = {}
         self._in_view: tuple[bytes, ...] = ()
         self._yields = False
         self.pin_yields = 0
@@ -71,7 +72,7 @@ class RetainedPrefixes:
         """
         self._pins.pop(name, None)
         limit = self._pool.num_usable // PINNED_SHARE
-        others = {key for keys in self._pins.values() for key in keys}
+        others = {prefix.key for prefixes in self._pins.values() for prefix in prefixes}
         keys = prefixes.keys
         fit = 0
         room = limit - len(others)
@@ -79,7 +80,7 @@ class RetainedPrefixes:
             room -= keys[fit] not in others
             fit += 1
         if fit:
-            self._pins[name] = keys[:fit]
+            self._pins[name] = prefixes.prefixes[:fit]
         self._yields = False
         self._retain()
         return PinResult(len(keys), fit, len(others.union(keys[:fit])), limit)
@@ -92,7 +93,7 @@ class RetainedPrefixes:
 
     def pins(self) -> dict[str, int]:
         """Blocks that are to be kept, by name; some may not have been computed yet."""
-        return {name: len(keys) for name, keys in self._pins.items()}
+        return {name: len(prefixes) for name, prefixes in self._pins.items()}
 
     def yield_pins(self) -> bool:
         """Lets pinned blocks go: a request that has the pool for itself needs them. They are pinned again with `restore_pins`.
@@ -106,14 +107,16 @@ class RetainedPrefixes:
         self._retain()
         return True
 
-    def restore_pins(self) -> None:
-        """Nobody needs the whole pool any more."""
-        if self._yields:
-            self._yields = False
-            self._retain()
+    def restore_pins(self) -> tuple[BlockPrefix, ...]:
+        """Nobody needs the whole pool any more. Returns what had been given up, each pin from its beginning on."""
+        if not self._yields:
+            return ()
+        self._yields = False
+        self._retain()
+        return tuple(itertools.chain.from_iterable(self._pins.values()))
 
     def _retain(self) -> None:
         levels = dict.fromkeys(self._in_view, Retention.IN_VIEW)
         if not self._yields:
-            levels.update((key, Retention.PINNED) for keys in self._pins.values() for key in keys)
+            levels.update((prefix.key, Retention.PINNED) for prefixes in self._pins.values() for prefix in prefixes)
         self._pool.retain(levels)

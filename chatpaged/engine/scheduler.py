@@ -134,7 +134,7 @@ class Scheduler:
         self.blocks.forget(sequence)
         del self._by_id[sequence.seq_id]
         if not self.running:
-            self.blocks.retained.restore_pins()
+            self.blocks.restore_pins()
 
     def _new_sequence(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
         sequence = Sequence(self._next_seq_id, group, len(group.sequences), token_ids)

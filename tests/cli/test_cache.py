@@ -165,7 +165,7 @@ def test_models_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     verified = cache("verify")
     assert verified.status == 1
     assert verified.out.startswith("3 blocks of 2 models whole")
-    assert "1 that cannot be read" in verified.err
+    assert "1 file that cannot be read" in verified.err
 
 
 def test_files_that_vanish_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,20 @@ def test_verify_tells_what_cannot_be_read() -> None:
     files.path(BLOCKS[1].key).with_name("unfinished-0").touch()
     verified = cache("verify")
     assert verified.status == 1
-    assert "1 that cannot be read, in" in verified.err
+    assert "1 damaged file removed, in" in verified.err
+
+
+def test_clear_takes_what_is_in_the_place_of_blocks() -> None:
+    files = fill("Tiny", bytes(16))
+    place = files.path(BLOCKS[0].key)
+    place.unlink()
+    place.mkdir()
+    (place / "more").write_text("more")
+    manifest = place.parent.parent / "manifest.json"
+    manifest.unlink()
+    manifest.mkdir()
+    assert cache("clear", "--yes").status == 0
+    assert not place.parent.parent.exists()
 
 
 # --- the rest ------------------------------------------------------------------------------------------------------------

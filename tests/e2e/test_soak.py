@@ -16,7 +16,7 @@ def test_many_chats_on_a_pool_for_a_few(starter_model: Path, tmp_path: Path) -> 
     limits = Limits(sessions=12, kv_blocks=44, max_num_seqs=6, swap_space=8 * 2**20, disk_cache=24 * 2**20, chat_tokens=300)
     soak = Soak(starter_model, limits, tmp_path, random.Random(3))
     try:
-        for _ in range(3):
+        for _ in range(2):
             for _ in range(120):
                 soak.act()
             soak.drain()

@@ -24,7 +24,7 @@ TOPICS = (
     "how vaccines work", "black holes", "the French Revolution", "learning the guitar", "the water cycle", "jazz music",
     "how engines work", "a letter to a friend",
 )  # fmt: skip
-NEW_TOKENS = 64
+NEW_TOKENS = 40
 GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
 BLOCK = 16
 

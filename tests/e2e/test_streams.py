@@ -170,7 +170,7 @@ def test_full_disk_and_closed_pipe(tiny_model: Path) -> None:
     assert (outcome.status, outcome.err) == (-signal.SIGPIPE, "")
 
 
-MOMENTS = 20
+MOMENTS = 12
 _CATCHES_TERM = 1 << (signal.SIGTERM - 1)
 
 

@@ -14,7 +14,7 @@ from chatpaged.engine.block_files import BlockFiles, FileAccess
 from chatpaged.engine.block_pool import BlockPrefix, chain
 from chatpaged.engine.block_room import DiskRoom
 from chatpaged.engine.block_tiers import HostTier, LowerTiers
-from chatpaged.engine.disk_tier import DiskTier
+from chatpaged.engine.disk_tier import DiskTier, TurnClock
 from chatpaged.engine.disk_writer import DiskWriter
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.engine.tier_policy import TierKind, TierPolicy
@@ -50,8 +50,9 @@ def make(
     writer: Callable[[BlockFiles, DiskRoom], DiskWriter] = PromptWriter,
     max_pending_bytes: int = 10 * SIZE,
 ) -> DiskTier:
-    files = BlockFiles(root, fingerprint=b"model", block_bytes=SIZE, facts={"model": "m"}, access=access)
-    return DiskTier(files, writer(files, DiskRoom(root, 10**6)), TierPolicy(16), max_pending_bytes=max_pending_bytes)
+    clock = TurnClock()
+    files = BlockFiles(root, fingerprint=b"model", block_bytes=SIZE, facts={"model": "m"}, access=access, clock=clock)
+    return DiskTier(files, writer(files, DiskRoom(root, 10**6)), TierPolicy(16), clock, max_pending_bytes=max_pending_bytes)
 
 
 def save(tier: DiskTier, number: int) -> None:
@@ -150,6 +151,45 @@ def test_a_damaged_file_is_a_fault_and_never_asked_again(tmp_path: Path, caplog:
     assert load(tier, 1) == contents(1)
 
 
+def test_after_damage_files_that_were_not_read_are_written_again(tmp_path: Path) -> None:
+    tier = make(tmp_path)
+    for number in range(4):
+        save(tier, number)
+    tier.close()
+    for path in tmp_path.rglob("*.kv"):
+        if path != BlockFiles(tmp_path, fingerprint=b"model", block_bytes=SIZE, facts={"model": "m"}).path(prefix_of(0).key):
+            path.write_bytes(path.read_bytes()[:20])
+    again = make(tmp_path)
+    assert load(again, 0) == contents(0)
+    assert load(again, 1) is None
+    assert again.save(prefix_of(0), 5) is None
+    for number in (1, 2, 3):
+        save(again, number)
+    again.close()
+    healed = make(tmp_path)
+    assert [load(healed, number) for number in range(4)] == [contents(number) for number in range(4)]
+
+
+def test_beginnings_outlive_ends_however_long_writing_takes(tmp_path: Path) -> None:
+    tier = make(tmp_path)
+    save(tier, 0)
+    tier.touch([prefix_of(0)])
+    time.sleep(0.05)
+    save(tier, 1)
+    ages = [path.stat().st_mtime_ns for path in (tier._files.path(prefix_of(0).key), tier._files.path(prefix_of(1).key))]
+    assert ages[0] > ages[1]
+
+
+def test_files_beyond_the_limit_are_removed_at_the_end(tmp_path: Path) -> None:
+    tier = make(tmp_path)
+    for number in range(20):
+        save(tier, number)
+    tier.close()
+    files = BlockFiles(tmp_path, fingerprint=b"model", block_bytes=SIZE, facts={"model": "m"})
+    DiskTier(files, DiskWriter(files, DiskRoom(tmp_path, 2000)), TierPolicy(16), TurnClock()).close()
+    assert 0 < sum(path.stat().st_size for path in tmp_path.rglob("*.kv")) <= 2000
+
+
 def test_a_file_that_others_have_removed_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tier = make(tmp_path)
     save(tier, 1)
@@ -187,8 +227,9 @@ def test_the_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert tier.num_pending > 0
 
 
-def test_nothing_to_write_needs_no_thread(tmp_path: Path) -> None:
+def test_nothing_to_write(tmp_path: Path) -> None:
     make(tmp_path, writer=DiskWriter).close()
+    assert not list(tmp_path.rglob("*.kv"))
 
 
 def test_a_block_that_is_touched_outlives_others(tmp_path: Path) -> None:

@@ -113,6 +113,26 @@ def test_pins(tmp_path: Path) -> None:
         assert engine.snapshot().pinned_blocks == 0
 
 
+def test_pins_that_gave_way_come_up_again(tmp_path: Path) -> None:
+    with engine_of(tmp_path, num_blocks=13, num_host_blocks=32) as engine:
+        ids = engine.render(TEXT).token_ids
+        engine.generate(TEXT, FIVE)
+        assert engine.pin("chat", ids).pinned == 3
+        engine.generate("z" * 180, FIVE)  # all twelve blocks
+        assert engine.snapshot().counters["pin_yields"] == 3
+        while engine.work_ahead():
+            pass
+        assert engine.snapshot().pinned_blocks == 3
+        assert len(engine.cached_blocks(ids)) == 3
+        engine.check_invariants()
+
+
+def test_a_limit_below_a_block_is_refused(tmp_path: Path) -> None:
+    config = EngineConfig(disk_cache=10, disk_cache_directory=tmp_path)
+    with pytest.raises(InvalidRequestError, match=r"holds no block.*--disk-cache"):
+        LLMEngine(ScriptedExecutor(list(b"Hello"), vocab_size=258), byte_tokenizer(), config)
+
+
 def test_without_a_prefix_cache_there_are_no_files(tmp_path: Path) -> None:
     executor = ScriptedExecutor(list(b"Hello"), vocab_size=258)
     config = EngineConfig(disk_cache=10**7, disk_cache_directory=tmp_path, enable_prefix_caching=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,11 @@ from tests.engine.tier_world import TierWorld, run_tiers
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("chatpaged").setLevel(logging.ERROR)
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("chatpaged")
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -12,7 +12,7 @@ from chatpaged.engine.block_files import BlockFiles, FileAccess
 from chatpaged.engine.block_pool import BlockPrefix
 from chatpaged.engine.block_room import DiskRoom
 from chatpaged.engine.block_tiers import HostTier, LowerTiers
-from chatpaged.engine.disk_tier import DiskTier
+from chatpaged.engine.disk_tier import DiskTier, TurnClock
 from chatpaged.engine.disk_writer import DiskWriter, Written
 from chatpaged.engine.sequence import Keep
 from chatpaged.engine.tier_policy import TierPolicy
@@ -107,7 +107,7 @@ class TierWorld:
         )
         room = DiskRoom(self._directory, rng.choice([3000, 100_000]), access=self.access)
         policy = rng.choice([TierPolicy, SlowTiers])(self.block_size)
-        disk = DiskTier(files, PromptWriter(files, room), policy)
+        disk = DiskTier(files, PromptWriter(files, room), policy, TurnClock())
         tiers = LowerTiers(policy, HostTier(rng.choice([0, 2, 8]), is_file=rng.random() < 0.5), disk)
         max_num_seqs = rng.randint(1, 4)
         harness = Harness(

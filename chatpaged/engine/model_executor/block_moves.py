@@ -136,5 +136,7 @@ def _mapped_file(size: int) -> mmap.mmap:
             else:  # not on macOS
                 file.truncate(size)
         except OSError as error:
-            raise problem from error
+            raise MemoryBudgetError(
+                f"--swap-space: {format_bytes(size)} in {directory} cannot be reserved ({error.strerror}); use a smaller one"
+            ) from error
         return mmap.mmap(file.fileno(), size)
