@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatpaged.engine import block_files
+from chatpaged.engine import block_directories, block_files
 from chatpaged.engine.block_directories import ManifestError, block_entries, model_directories, read_manifest, remove_blocks
 from chatpaged.engine.block_files import MAX_KEY_BYTES, STEP_NS, BlockFileError, BlockFileMissingError, BlockFiles, read_block_file
 from chatpaged.engine.block_pool import chain, root_key
@@ -329,6 +329,23 @@ def test_directories_that_vanish_are_made_again(tmp_path: Path) -> None:
     files.write(PREFIX, DATA)
     assert files.read(PREFIX) == DATA
     assert read_manifest(tmp_path / FINGERPRINT.hex()).facts == FACTS
+
+
+def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = open_files(tmp_path)
+    files.write(PREFIX, DATA)
+    directory = tmp_path / FINGERPRINT.hex()
+
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        assert remove_blocks(directory) == [files.path(PREFIX.key), directory / "manifest.json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(block_directories, "block_entries", refuse)
+        assert remove_blocks(directory) == [directory]
+    assert remove_blocks(directory) == []
 
 
 def test_a_directory_that_vanishes_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
