@@ -58,14 +58,11 @@ async def ask(pilot):
     while chat.is_busy or len(chat.conversation.nodes) < 2:
         await pilot.pause(0.01)
     app.main.action_engine_screen()
-    counters = {}
-    while not (counters.get("disk_writes") or counters.get("disk_faults")):
-        counters = (await app.workspace.host.snapshot()).counters
+    wanted, app.panel = "Unreadable files" if told else "Written to disk", []
+    while app.screen is app.main or not any(wanted in line for line in app.panel):
         await pilot.pause(0.01)
-    shown = app.screen.query_one("#engine-tiers")
-    while not shown.size.height:
-        await pilot.pause(0.01)
-    app.panel = [shown.render_line(y).text for y in range(shown.size.height)]
+        shown = app.screen.query_one("#engine-tiers")
+        app.panel = [shown.render_line(y).text for y in range(shown.size.height)]
     await app.wind_up()
     app.exit()
 
