@@ -93,6 +93,7 @@ HOMES = {
     "torch": "engine.model_executor",
     "transformers": "engine.model_executor",
     "safetensors": "engine.model_executor",
+    "triton": "engine.model_executor.attention.triton_kernels",
     "huggingface_hub": "hub",
     "click": "cli",
     "textual": "ui",

@@ -1,0 +1,90 @@
+"""Paged attention of Triton kernels, over the blocks of a `KVCache` where they lie.
+
+Triton is imported when it is wanted, never before: beside a CPU it need not be there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from chatpaged.engine.model_executor.attention.base import AttentionOptions
+from chatpaged.engine.model_executor.attention.step_rows import StepRows
+from chatpaged.engine.model_executor.kv_cache import KVCache
+
+if TYPE_CHECKING:
+    from chatpaged.engine.model_executor.attention.triton_kernels import Launch
+
+MAX_HEAD_DIM = 256
+MAX_GROUPS = 128
+"""Query heads to a KV head: they have to fit into one tile of rows."""
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_MAX_CHUNKS = 64
+_MIN_CHUNK = 256
+
+
+def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> str | None:
+    """Why these kernels cannot run, or None.
+
+    Args:
+        device: where they would run.
+        dtype: of queries, keys and values.
+        head_dim: the most of any layer; 0 if that is not known yet.
+    """
+    if dtype not in DTYPES:
+        return f"its kernels have no {str(dtype).removeprefix('torch.')}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"heads of {head_dim} dimensions, more than {MAX_HEAD_DIM}"
+    try:
+        from chatpaged.engine.model_executor.attention.triton_kernels import IS_INTERPRETED  # noqa: PLC0415
+    except ImportError:
+        return "triton is not installed"
+    if device.type != "cuda" and not IS_INTERPRETED:
+        return f"its kernels run on CUDA, this is {device.type}"
+    return None
+
+
+def choose_chunk(max_model_len: int) -> int:
+    """Keys of one chunk: the same for a sequence whatever its length and its batch mates.
+
+    Long contexts have longer chunks, as their number decides how many programs start and how much room partial results take.
+    """
+    return max(_MIN_CHUNK, 1 << (-(-max_model_len // _MAX_CHUNKS) - 1).bit_length())
+
+
+class TritonPagedAttention:
+    """One step's attention. Satisfies `PagedAttention`."""
+
+    def __init__(self, rows: StepRows, kv_cache: KVCache, chunk: int, launch: Launch | None = None) -> None:
+        """Prepares a step.
+
+        Args:
+            rows: its sequences.
+            kv_cache: where keys and values lie.
+            chunk: see `choose_chunk`.
+            launch: instead of what suits the model.
+        """
+        from chatpaged.engine.model_executor.attention import triton_kernels  # noqa: PLC0415
+
+        self._kernels = triton_kernels
+        self._rows = rows
+        self._pool = kv_cache.pool
+        self._chunk = chunk
+        self._launch = launch
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+        """See `PagedAttention.attend`."""
+        kernels = self._kernels
+        keys, values = self._pool[:, layer].unbind(1)
+        kernels.write(keys, values, key, value, self._rows.slots)
+        scores = kernels.Scores(
+            scale=options.scale if options.scale is not None else query.shape[-1] ** -0.5,
+            window=options.window or 0,
+            softcap=options.softcap or 0.0,
+            sinks=options.sinks.float().contiguous() if options.sinks is not None else None,
+        )
+        attended: torch.Tensor = kernels.attend(
+            query, keys, values, self._rows, scores, kv_heads=key.shape[1], value_dim=value.shape[2], chunk=self._chunk, launch=self._launch
+        )
+        return attended
