@@ -1,0 +1,111 @@
+"""`python -m tests.model_executor.triton.compile_kernels CASES`: compiles kernels ahead of time, without a GPU, and tells what came of it.
+
+CASES is JSON: a list of objects with the fields of `Case`; so is what is told. Not to be run with TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from chatpaged.engine.model_executor.attention import triton_kernels as kernels
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_POINTERS = {"cu_q": "*i32", "seq_lens": "*i32", "block_table": "*i32", "slots": "*i64"}
+_FLOATS = {"sinks", "partial_values", "partial_sums"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and what it is compiled for. `kernel` is single, split, several, combine or write."""
+
+    kernel: str
+    capability: int
+    dtype: str = "bf16"
+    head_dim: int = 128
+    groups: int = 4
+    window: int = 0
+    softcap: bool = False
+    sinks: bool = False
+
+
+def compile_case(case: Case) -> dict[str, int]:
+    """Compiles a kernel. Returns the shared memory that a program takes, and the size of its code, in bytes."""
+    itemsize = _TYPES[case.dtype].itemsize
+    single = case.kernel in {"single", "split"}
+    launch = kernels.choose_launch(single=single, groups=case.groups, key_dim=case.head_dim, value_dim=case.head_dim, itemsize=itemsize)
+    pad = max(16, kernels.padded(case.head_dim))
+    constants = {
+        "GROUPS": case.groups,
+        "KEY_DIM": case.head_dim,
+        "VALUE_DIM": case.head_dim,
+        "KEY_PAD": pad,
+        "VALUE_PAD": pad,
+        "BLOCK_SIZE": 16,
+        "ROWS": launch.rows,
+        "TILE": launch.tile,
+        "CHUNK": 512,
+        "WINDOW": case.window,
+        "HAS_SOFTCAP": case.softcap,
+        "HAS_SINKS": case.sinks,
+        "SINGLE": single,
+        "DIRECT": case.kernel != "split",
+        "UPCAST": False,
+        "HEADS": 8,
+        "HEADS_PAD": 8,
+    }
+    kernel: Any = {"combine": kernels.combine_kernel, "write": kernels.write_kernel}.get(case.kernel, kernels.attention_kernel)
+    signature, attributes = {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        kind = "constexpr" if name in constants else _type(name, case)
+        signature[name] = kind
+        if (kind.startswith("*") and name not in _POINTERS) or (name.endswith("_stride") and name != "table_stride"):
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={name: constants[name] for name in kernel.arg_names if name in constants},
+        attrs=attributes,
+    )
+    compiled = triton.compile(
+        source,
+        target=GPUTarget("cuda", case.capability, 32),
+        options={"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True},
+    )
+    return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"])}
+
+
+def _type(name: str, case: Case) -> str:
+    if name in _POINTERS:
+        return _POINTERS[name]
+    if name in _FLOATS:
+        return "*fp32"
+    if name in {"out", "query", "keys", "values", "new_keys", "new_values"}:
+        return f"*{case.dtype}"
+    return "fp32" if name in {"scale", "softcap"} else "i32"
+
+
+def main() -> None:
+    """Compiles the cases of the command line. Of a chip that this Triton cannot compile the simplest kernel for, only that is told."""
+    cases = [Case(**case) for case in json.loads(sys.argv[1])]
+    unknown = {capability for capability in sorted({case.capability for case in cases}) if not _is_known(capability)}
+    print(json.dumps([compile_case(case) if case.capability not in unknown else None for case in cases]))
+
+
+def _is_known(capability: int) -> bool:
+    try:
+        compile_case(Case("write", capability))
+    except Exception:  # noqa: BLE001 - whatever it makes of a chip that it does not know
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

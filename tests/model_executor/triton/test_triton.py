@@ -1,0 +1,105 @@
+"""The Triton kernels without a GPU: in Triton's interpreter, and compiled ahead of time.
+
+The interpreter has to be chosen before the kernels are imported, and the compiler must not be the interpreter: each has its own process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent.parent
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""Bytes that a program may take, by compute capability."""
+LEAST_SHARED_MEMORY = 99 * 1024
+"""Of all chips from 8.0 on: 8.6, 8.9 and 12.0 have no more."""
+
+
+def run(arguments: list[str], tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python in the root of the repository, with a cache of compiled kernels of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["interpreted_attention.py"])
+def test_in_the_interpreter(name: str, tmp_path: Path) -> None:
+    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name)], tmp_path, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The fields of `compile_kernels.Case`, which cannot be imported without Triton."""
+
+    kernel: str
+    capability: int
+    dtype: str = "bf16"
+    head_dim: int = 128
+    groups: int = 4
+    window: int = 0
+    softcap: bool = False
+    sinks: bool = False
+
+
+# Each kernel for each chip, and each entry of the tables of launch parameters.
+COMPILED = [
+    Compiled("write", 80),
+    Compiled("combine", 80, sinks=True),
+    Compiled("single", 80),
+    Compiled("split", 80, "fp32", 64, window=100),
+    Compiled("several", 80, "bf16", 128, window=100, softcap=True, sinks=True),
+    Compiled("several", 80, "fp32", 128),
+    Compiled("write", 90),
+    Compiled("combine", 90),
+    Compiled("split", 90, "fp16", 256, groups=3, sinks=True),
+    Compiled("several", 90, "bf16", 128, window=100, softcap=True, sinks=True),
+    Compiled("several", 90, "fp16", 256),
+    Compiled("write", 100),
+    Compiled("combine", 100),
+    Compiled("split", 100, groups=8),
+    Compiled("several", 100, "bf16", 80, groups=3),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[Compiled, dict[str, int] | None]]:
+    """What came of all cases; None where the chip is not known."""
+
+    @cache
+    def compile_all() -> dict[Compiled, dict[str, int] | None]:
+        cases = json.dumps([asdict(case) for case in COMPILED])
+        done = run(["-m", "tests.model_executor.triton.compile_kernels", cases], tmp_path_factory.mktemp("kernels"))
+        assert done.returncode == 0, done.stderr
+        return dict(zip(COMPILED, json.loads(done.stdout), strict=True))
+
+    return compile_all
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_compiled_ahead_of_time(capability: int, compiled: Callable[[], dict[Compiled, dict[str, int] | None]]) -> None:
+    found = {case: result for case, result in compiled().items() if case.capability == capability}
+    if not all(found.values()):
+        pytest.skip(f"this triton does not know sm_{capability}")
+    for case, result in found.items():
+        assert result is not None
+        assert result["bytes"] > 0
+        assert result["shared"] <= min(SHARED_MEMORY[capability], LEAST_SHARED_MEMORY), case
