@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from chatpaged.engine.config import DEFAULT_BLOCK_SIZE, DEVICES, DTYPES, KV_DTYPES, MAX_THREADS, QUANTIZE
+from chatpaged.engine.config import ATTENTIONS, DEFAULT_BLOCK_SIZE, DEVICES, DTYPES, KV_DTYPES, MAX_THREADS, QUANTIZE
 from chatpaged.setting_kinds import Choice, Flag, Keys, Kind, Number, Size, Text, Value
 
 PREFIX = "CHATPAGED_"
@@ -66,6 +66,7 @@ class EngineSettings:
     dtype: str = _setting("auto", Choice(DTYPES), "Type of weights and KV; auto is float32 on a CPU.")
     quantize: str = _setting("auto", Choice(QUANTIZE), "How weights are stored on a CPU; auto is int4 where nothing is lost, else int8.")
     kv_dtype: str = _setting("auto", Choice(KV_DTYPES), "How keys and values are stored on a CPU; auto is fp16 beside quantized weights.")
+    attention: str = _setting("auto", Choice(ATTENTIONS), "Which attention a model gets; auto is triton's on CUDA, if it is installed.")
     threads: int | None = _setting(None, _THREADS, "CPU threads.", unset="physical cores")
     kv_blocks: int | None = _setting(None, _COUNT, "Size of the KV pool in blocks.", unset="by free memory")
     kv_memory: int | None = _setting(None, Size(), "Size of the KV pool in bytes, such as 2G.", unset="by free memory")

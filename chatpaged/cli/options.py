@@ -29,6 +29,7 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
     dtype: str,
     quantize: str,
     kv_dtype: str,
+    attention: str,
     threads: int | None,
     kv_blocks: int | None,
     kv_memory: int | None,
@@ -63,6 +64,7 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
         dtype=dtype,
         quantize=quantize,
         kv_dtype=kv_dtype,
+        attention=attention,
         threads=threads,
         trust_remote_code=trust_remote_code,
     )

@@ -13,6 +13,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 QUANTIZE = ("auto", "none", "fp16", "int8", "int4")
 KV_DTYPES = ("auto", "fp32", "fp16", "int8")
+ATTENTIONS = ("auto", "torch", "triton")
 CODE_PATHS = ("auto", "native", "dense", "universal")
 
 
@@ -36,6 +37,7 @@ class EngineConfig:
         dtype: type of the arithmetic, and of weights and KV where they are not quantised: auto, float32, float16, bfloat16 or float64.
         quantize: how weights are stored on a CPU: auto, none, fp16, int8 or int4.
         kv_dtype: how keys and values are stored on a CPU: auto, fp32, fp16 or int8.
+        attention: how tokens attend on devices where there is a choice: auto, torch or triton.
         code_path: which code runs the model, for comparing them: auto, native, dense or universal.
         threads: CPU threads for the model; None is one per physical core.
         trust_remote_code: run Python code that comes with a model, for architectures that transformers does not know.
@@ -56,6 +58,7 @@ class EngineConfig:
     dtype: str = "auto"
     quantize: str = "auto"
     kv_dtype: str = "auto"
+    attention: str = "auto"
     code_path: str = "auto"
     threads: int | None = None
     trust_remote_code: bool = False
@@ -80,6 +83,7 @@ class EngineConfig:
             ("dtype", DTYPES),
             ("quantize", QUANTIZE),
             ("kv_dtype", KV_DTYPES),
+            ("attention", ATTENTIONS),
             ("code_path", CODE_PATHS),
         ):
             if getattr(self, name) not in allowed:

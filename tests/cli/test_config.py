@@ -59,6 +59,7 @@ def test_show_is_toml_that_says_the_same() -> None:
             "dtype": "auto",
             "quantize": "auto",
             "kv_dtype": "auto",
+            "attention": "auto",
             "kv_memory": "2G",
             "disk_cache": "0",
             "block_size": 16,

@@ -16,7 +16,8 @@ from gguf import quants
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.models import code_path, loader, native_dense
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
-from chatpaged.engine.model_executor.models.loader import load_model
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
+from chatpaged.engine.model_executor.models.loader import choose_attention, load_model
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
 from chatpaged.engine.model_executor.native.library import NativeError, native_problem
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
@@ -149,6 +150,51 @@ def test_without_the_library(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
     assert chosen(place("llama"), kv_dtype="fp32").kind == "dense"
     with pytest.raises(InvalidRequestError, match=f"--quantize int8 needs the native dense decoder, which cannot run this: {MISSING}"):
         chosen(place("llama"), quantize="int8")
+
+
+@pytest.mark.usefixtures("native")
+def test_attention_by_name(place: Place) -> None:
+    path = load_with(place("llama"), attention="torch")
+    assert (path.kind, path.attention) == ("dense", "torch")
+    assert str(path.code("").with_reason) == "torch decoder · float32 (--attention torch was asked for)"
+    # Without Triton that is the reason; with it, this is no GPU. Either is found before anything is loaded.
+    with pytest.raises(
+        InvalidRequestError, match=r"^--attention triton cannot be had: (triton is not installed|its kernels run on CUDA, this is cpu)$"
+    ):
+        chosen(place("llama"), attention="triton")
+    with pytest.raises(InvalidRequestError, match=r"^--attention triton cannot be had: its kernels have no float64$"):
+        chosen(place("llama"), attention="triton", dtype="float64")
+    with pytest.raises(InvalidRequestError, match=r"^unknown attention 'flash'; one of auto, torch, triton$"):
+        EngineConfig(attention="flash")
+
+
+CUDA = torch.device("cuda")
+ON_CUDA = CodePath("universal", "this is cuda", torch.bfloat16, "none", "bf16")
+
+
+@pytest.mark.parametrize("problem", [None, "triton is not installed"])
+def test_attention_on_cuda(problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[torch.device, torch.dtype, int]] = []
+
+    def stub(device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> str | None:
+        asked.append((device, dtype, head_dim))
+        return problem
+
+    for module in (loader, code_path):
+        monkeypatch.setattr(module, "triton_problem", stub)
+    geometry = KVGeometry(num_layers=2, kv_heads=2, head_dim=96)
+    code = choose_attention(geometry, ON_CUDA, EngineConfig(), CUDA).code("")
+    assert asked == [(CUDA, torch.bfloat16, 96)]
+    assert (code.name, code.reason) == (
+        ("transformers, Triton attention", "this is cuda; Triton's attention reads keys and values where they lie")
+        if problem is None
+        else ("transformers", "this is cuda; no Triton attention: triton is not installed")
+    )
+    by_name = choose_attention(geometry, ON_CUDA, EngineConfig(attention="torch"), CUDA)
+    assert (by_name.attention, by_name.code("").name) == ("torch", "transformers")
+    if problem is not None:
+        with pytest.raises(InvalidRequestError, match=f"--attention triton cannot be had: {problem}"):
+            choose_attention(geometry, ON_CUDA, EngineConfig(attention="triton"), CUDA)
 
 
 def load_with(directory: Path, **options: Any) -> CodePath:

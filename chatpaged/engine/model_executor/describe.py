@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.model_executor.attention.native_paged import NativePagedAttention
-from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
@@ -24,13 +22,14 @@ from chatpaged.engine.model_executor.models.code_path import choose_code
 from chatpaged.engine.model_executor.models.dense import choose_context
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import torch_kv_layout
+from chatpaged.engine.model_executor.models.loader import choose_attention, torch_kv_layout
 from chatpaged.engine.model_executor.models.native_dense import native_kv_layout
 from chatpaged.engine.model_executor.native.library import instruction_sets
-from chatpaged.engine.model_executor.native_kv_cache import NativeKVLayout
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory, model_name
 from chatpaged.errors import ChatpagedError
+
+_ATTENTION_REASONS = {"native": "it reads keys and values where they lie", "torch": "for all that the native one does not do"}
 
 
 def describe(directory: Path, options: EngineConfig) -> dict[str, Any]:
@@ -81,13 +80,14 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     if path.config is not None and is_native:
         layout = native_kv_layout(path.config, options.block_size, path.kv_dtype)
     else:
-        layout = torch_kv_layout(shape.geometry, path, options, device)
-    attends_natively = isinstance(layout, NativeKVLayout)
+        path = choose_attention(shape.geometry, path, options, device)
+        layout = torch_kv_layout(shape.geometry, path, options)
+    attention = "native" if is_native else path.attention
     found |= {
         "code_path": found.get("code_path", code.name),
         "code_reason": "" if is_native else path.reason,
-        "attention": (NativePagedAttention if attends_natively else TorchPagedAttention).__module__.rpartition(".")[2],
-        "attention_reason": "it reads keys and values where they lie" if attends_natively else "for all that the native one does not do",
+        "attention": f"{attention}_paged",
+        "attention_reason": path.attention_reason or _ATTENTION_REASONS[attention],
         "kv_dtype": code.kv,
         "kv_layers": shape.geometry.num_layers,
         "kv_heads": shape.geometry.kv_heads,

@@ -92,6 +92,7 @@ class ModelRunner:
             path.kv_dtype,
             model.instruction_set,
             model.max_model_len,
+            *((path.attention,) if path.attention == "triton" else ()),
         )
         digest = hashlib.blake2b(digest_size=16)
         for part in (files.digest, (directory / "config.json").read_bytes(), *weight_identity(files.paths)):

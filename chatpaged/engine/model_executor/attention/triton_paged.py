@@ -5,6 +5,7 @@ Triton is imported when it is wanted, never before: beside a CPU it need not be 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from chatpaged.engine.model_executor.attention.triton_kernels import Launch
 
 MAX_HEAD_DIM = 256
-MAX_GROUPS = 128
-"""Query heads to a KV head: they have to fit into one tile of rows."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_CHUNKS = 64
 _MIN_CHUNK = 256
@@ -42,7 +41,22 @@ def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) 
         return "triton is not installed"
     if device.type != "cuda" and not IS_INTERPRETED:
         return f"its kernels run on CUDA, this is {device.type}"
-    return None
+    return _trial(device, dtype)
+
+
+@cache
+def _trial(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Compiles and runs the smallest kernel, for which more is needed than Triton: a driver that fits, maybe a C compiler."""
+    from chatpaged.engine.model_executor.attention import triton_kernels  # noqa: PLC0415
+
+    keys, values = torch.zeros(2, 1, 1, 1, 16, dtype=dtype, device=device)
+    new = torch.ones(1, 1, 16, dtype=dtype, device=device)
+    try:
+        triton_kernels.write(keys, values, new, new, torch.zeros(1, dtype=torch.int64, device=device))
+        ran = bool((keys == 1).all())
+    except Exception as error:  # noqa: BLE001 - whatever is missing
+        return f"its kernels do not run here: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+    return None if ran else "its kernels compute nothing here"
 
 
 def choose_chunk(max_model_len: int) -> int:

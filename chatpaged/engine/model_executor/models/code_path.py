@@ -14,6 +14,7 @@ import torch
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import ModelCode
+from chatpaged.engine.model_executor.attention.triton_paged import triton_problem
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
@@ -40,6 +41,8 @@ class CodePath:
         quantize: "none", "fp16", "int8" or "int4".
         kv_dtype: "fp32", "fp16" or "int8"; on torch's paths also "bf16" and "fp64".
         config: of the dense decoder.
+        attention: "torch", "native" or "triton"; means nothing on the native path, whose attention is its own.
+        attention_reason: why, where there was a choice.
     """
 
     kind: str
@@ -48,6 +51,8 @@ class CodePath:
     quantize: str
     kv_dtype: str
     config: DenseConfig | None = None
+    attention: str = "torch"
+    attention_reason: str = ""
 
     @property
     def weights(self) -> str:
@@ -75,7 +80,7 @@ class CodePath:
         """This, for people.
 
         Args:
-            instruction_set: that of the native kernels; on other paths, that of the attention, empty where that is torch's.
+            instruction_set: that of the native kernels, if the model or its attention runs on them.
             weight_bytes: see `ModelCode`.
         """
         if self.kind == "native":
@@ -83,8 +88,11 @@ class CodePath:
                 name=f"native {instruction_set}", weights=self.weights, kv=self.kv_dtype, weight_bytes=weight_bytes, reason=self.reason
             )
         name = ("torch decoder" if self.kind == "dense" else "transformers") + (", native attention" if instruction_set else "")
+        if self.attention == "triton":
+            name += ", Triton attention"
         dtype = str(self.dtype).removeprefix("torch.")
-        return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes, reason=self.reason)
+        reason = "; ".join(dict.fromkeys(part for part in (self.reason, self.attention_reason) if part))
+        return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes, reason=reason)
 
 
 def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, device: torch.device, dtype: torch.dtype) -> CodePath:
@@ -100,10 +108,13 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     Raises:
         InvalidRequestError: what was asked for by name cannot be had, with the reason.
     """
+    refuse_attention(options, device, dtype)
     config, not_dense = _dense(directory, files, device)
     not_native = not_dense or _not_native(config, dtype)
     if options.code_path not in {"auto", "native"} and not_native is None:
         not_native = f"{options.code_path} was asked for"
+    if options.attention != "auto" and not_native is None:
+        not_native = f"--attention {options.attention} was asked for"
     if not_native is None and config is not None:
         quantize, reason = _quantization(files, options)
         return CodePath("native", reason, dtype, quantize, _native_kv(options, quantize), config)
@@ -114,6 +125,23 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     if config is None or options.code_path == "universal":
         return path.universal(not_native or "")
     return path
+
+
+def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> None:
+    """Called before a model is loaded, and again when its heads are known.
+
+    Args:
+        options: what the user asked for.
+        device: where the model runs.
+        dtype: type of activations.
+        head_dim: the most dimensions of any layer's heads; 0 if they are not known.
+
+    Raises:
+        InvalidRequestError: an attention was asked for by name that cannot be had, with the reason.
+    """
+    problem = triton_problem(device, dtype, head_dim) if options.attention == "triton" else None
+    if problem is not None:
+        raise InvalidRequestError(f"--attention triton cannot be had: {problem}")
 
 
 def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> None:

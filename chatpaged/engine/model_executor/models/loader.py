@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,11 +13,13 @@ import torch
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.attention.base import PagedAttention
 from chatpaged.engine.model_executor.attention.native_paged import NativePagedAttention
+from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
+from chatpaged.engine.model_executor.attention.triton_paged import TritonPagedAttention, choose_chunk, triton_problem
 from chatpaged.engine.model_executor.forward_context import Logits, forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
-from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath, refuse_requests
+from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath, refuse_attention, refuse_requests
 from chatpaged.engine.model_executor.models.dense import choose_context, load_dense_model, stop_tokens
 from chatpaged.engine.model_executor.models.dense_config import NotDenseError
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
@@ -80,10 +82,17 @@ class _TorchModel(Protocol):
 class TorchStepModel:
     """A model of torch operations, with attention over the blocks of a `KVCache`. Satisfies `StepModel`."""
 
-    def __init__(self, model: _TorchModel, team: Team | None = None) -> None:
-        """Wraps a model. With a team, its attention is the native one, over a `NativeKVCache`."""
+    def __init__(self, model: _TorchModel, team: Team | None = None, chunk: int | None = None) -> None:
+        """Wraps a model.
+
+        Args:
+            model: it.
+            team: with one its attention is the native one, over a `NativeKVCache`.
+            chunk: with one its attention is Triton's; see `choose_chunk`.
+        """
         self._model = model
         self._team = team
+        self._chunk = chunk
         self.vocab_size = model.vocab_size
         self.max_model_len = model.max_model_len
         self.stop_token_ids = model.stop_token_ids
@@ -96,9 +105,11 @@ class TorchStepModel:
             return Logits(self._model.forward(batch.input_ids, batch.positions, batch.logits_rows))
 
     def _attention(self, batch: InputBatch, kv_cache: Any) -> PagedAttention:
-        if self._team is None:
-            return TorchPagedAttention(batch, kv_cache)
-        return NativePagedAttention(batch, kv_cache, self._team)
+        if self._team is not None:
+            return NativePagedAttention(batch, kv_cache, self._team)
+        if self._chunk is not None:
+            return TritonPagedAttention(StepRows.build(batch, kv_cache.layout.block_size), kv_cache, self._chunk)
+        return TorchPagedAttention(batch, kv_cache)
 
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """See `StepModel.draw`."""
@@ -176,6 +187,7 @@ def can_attend_natively(geometry: KVGeometry, path: CodePath, options: EngineCon
     """Whether a model of torch operations gets the native attention."""
     return (
         device.type == "cpu"
+        and options.attention == "auto"
         and path.dtype == torch.float32
         and options.code_path in {"auto", "native"}
         and geometry.uniform
@@ -185,23 +197,45 @@ def can_attend_natively(geometry: KVGeometry, path: CodePath, options: EngineCon
     )
 
 
+def choose_attention(geometry: KVGeometry, path: CodePath, options: EngineConfig, device: torch.device) -> CodePath:
+    """How a model of torch operations runs, with its attention decided.
+
+    Raises:
+        InvalidRequestError: an attention was asked for by name that this model cannot have.
+    """
+    if can_attend_natively(geometry, path, options, device):
+        return replace(path, attention="native")
+    if options.attention != "auto":
+        refuse_attention(options, device, path.dtype, geometry.head_dim)
+        return replace(path, attention=options.attention, attention_reason=f"--attention {options.attention} was asked for")
+    if device.type != "cuda":
+        return path
+    problem = triton_problem(device, path.dtype, geometry.head_dim)
+    if problem is not None:
+        return replace(path, attention_reason=f"no Triton attention: {problem}")
+    return replace(path, attention="triton", attention_reason="Triton's attention reads keys and values where they lie")
+
+
 def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
-    layout = torch_kv_layout(model.geometry(), path, options, device)
+    geometry = model.geometry()
+    path = choose_attention(geometry, path, options, device)
+    layout = torch_kv_layout(geometry, path, options)
     if isinstance(layout, NativeKVLayout):
         # One thread: torch's own threads still spin after each of its products, and would be in the way of others.
         return LoadedModel(TorchStepModel(model, Team(1)), layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
-    return LoadedModel(TorchStepModel(model), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path)
+    chunk = choose_chunk(model.max_model_len) if path.attention == "triton" else None
+    return LoadedModel(TorchStepModel(model, chunk=chunk), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path)
 
 
-def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig, device: torch.device) -> KVLayout | NativeKVLayout:
-    """The KV blocks of a model of torch operations: those of the native attention where it can have that."""
+def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig) -> KVLayout | NativeKVLayout:
+    """The KV blocks of a model of torch operations whose attention is decided."""
     shape = {
         "num_layers": geometry.num_layers,
         "block_size": options.block_size,
         "kv_heads": geometry.kv_heads,
         "head_dim": geometry.head_dim,
     }
-    if can_attend_natively(geometry, path, options, device):
+    if path.attention == "native":
         return NativeKVLayout(**shape, kv_dtype="fp32")
     return KVLayout(**shape, dtype=path.dtype)
 
