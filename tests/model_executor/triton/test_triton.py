@@ -40,7 +40,7 @@ def run(arguments: list[str], tmp_path: Path, **variables: str) -> subprocess.Co
     )
 
 
-@pytest.mark.parametrize("name", ["interpreted_attention.py"])
+@pytest.mark.parametrize("name", ["interpreted_attention.py", "interpreted_engine.py"])
 def test_in_the_interpreter(name: str, tmp_path: Path) -> None:
     done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name)], tmp_path, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
