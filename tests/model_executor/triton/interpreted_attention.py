@@ -234,3 +234,26 @@ def test_blocks_further_away_than_32_bits_can_say(tmp_path: Path) -> None:
             scores = (query[:, -count:] @ key.transpose(1, 2) * 0.25).masked_fill(torch.ones(40, 40).triu(1)[-count:].bool(), -torch.inf)
             torch.testing.assert_close(out.double().transpose(0, 1), scores.softmax(-1) @ value, rtol=0, atol=2e-3)
         del first, keys, values, far
+
+
+def test_nothing_is_read_beyond_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.write_bytes(bytes(2 * mmap.PAGESIZE))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        table = torch.frombuffer(memory, dtype=torch.int32, count=1, offset=mmap.PAGESIZE - 4).view(1, 1)
+        table[0] = 1
+        os.truncate(path, mmap.PAGESIZE)  # reading beyond the table is now the end of the process
+        pool = torch.zeros(2, 2, 4, 1, 16)
+        for count in (1, 2):
+            rows = StepRows(
+                cu_q=torch.tensor([0, count], dtype=torch.int32),
+                seq_lens=torch.tensor([count], dtype=torch.int32),
+                block_table=table,
+                slots=torch.full((count,), -1),
+                only_single=count == 1,
+            )
+            out = kernels.attend(
+                torch.ones(count, 1, 16), pool[:, 0], pool[:, 1], rows, Scores(scale=1.0), kv_heads=1, value_dim=16, chunk=64
+            )
+            assert torch.equal(out, torch.zeros_like(out))
+        del table
