@@ -114,3 +114,12 @@ def test_compiled_ahead_of_time(capability: int, compiled: Callable[[], dict[Com
         assert result is not None
         assert result["bytes"] > 0
         assert result["shared"] <= min(SHARED_MEMORY[capability], LEAST_SHARED_MEMORY), case
+
+
+def test_launches_compile_and_no_batch_makes_them_compile_again(tmp_path: Path) -> None:
+    done = run(["-m", "tests.model_executor.triton.launch_kernels"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    launched = json.loads(done.stdout)
+    # For sequences of one token in one chunk and in several, and for those of several tokens; of two layers.
+    assert {name: versions for name, (_, versions) in launched.items()} == {"attention_kernel": 3, "combine_kernel": 1, "write_kernel": 1}
+    assert launched["write_kernel"][0] == 2 * 14
