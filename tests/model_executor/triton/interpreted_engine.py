@@ -88,5 +88,5 @@ def test_kernels_that_do_not_run_are_found_out(monkeypatch: pytest.MonkeyPatch) 
         assert triton_problem(CPU, torch.float16) == "its kernels do not run here: Failed to find C compiler."
         triton_paged._trial.cache_clear()
         patch.setattr(triton_kernels, "write", lambda *_: None)
-        assert triton_problem(CPU, torch.float16) == "its kernels compute nothing here"
+        assert (triton_problem(CPU, torch.float16) or "").startswith("its kernels are wrong here, by ")
     triton_paged._trial.cache_clear()
