@@ -24,6 +24,8 @@ from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.engine.tier_policy import TierKind, TierPolicy
 
 _log = logging.getLogger(__name__)
+MAX_REMEMBERED = 2**17
+"""Keys that are kept in mind; beyond, all are forgotten, and files looked at once more."""
 MAX_PENDING_BYTES = 256 * 2**20
 """Blocks that may wait for the disk; more are dropped, since the engine never waits for it."""
 
@@ -126,7 +128,7 @@ class DiskTier:
             return True
         found = prefix.key not in self._unusable and self._files.has(prefix.key)
         if found:
-            self._known.add(prefix.key)
+            _remember(self._known, prefix.key)
         return found
 
     def promote(self, prefix: BlockPrefix, block: int) -> BlockOperation | None:
@@ -162,7 +164,7 @@ class DiskTier:
             _log.warning("a block is computed again: %s", error)
             return None
         self.counters.disk_reads += 1
-        self._proven.add(prefix.key)
+        _remember(self._proven, prefix.key)
         self._policy.observe_moves(TierKind.DISK, 1, time.perf_counter() - begin)
         return data
 
@@ -173,7 +175,7 @@ class DiskTier:
             self._pending.pop(written.prefix.key, None)
             if written.error is None:
                 self.counters.disk_writes += 1
-                self._proven.add(written.prefix.key)
+                _remember(self._proven, written.prefix.key)
                 self._unusable.discard(written.prefix.key)
             else:
                 self.counters.disk_drops += 1
@@ -199,3 +201,9 @@ class DiskTier:
         """Writes what waits, for so long at most."""
         self._writer.close(seconds)
         self._settle()
+
+
+def _remember(keys: set[bytes], key: bytes) -> None:
+    if len(keys) >= MAX_REMEMBERED:
+        keys.clear()
+    keys.add(key)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chatpaged.engine import disk_writer
+from chatpaged.engine import disk_tier, disk_writer
 from chatpaged.engine.block_files import BlockFiles, FileAccess
 from chatpaged.engine.block_pool import BlockPrefix, chain
 from chatpaged.engine.block_room import DiskRoom
@@ -225,6 +225,18 @@ def test_the_end_does_not_wait_for_ever(tmp_path: Path) -> None:
         save(tier, number)
     tier.close(0.01)
     assert tier.num_pending > 0
+
+
+def test_only_so_many_keys_are_kept_in_mind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_tier, "MAX_REMEMBERED", 3)
+    tier = make(tmp_path, max_pending_bytes=100 * SIZE)
+    for number in range(10):
+        save(tier, number)
+    tier.counts()
+    assert all(tier.contains(prefix_of(number)) for number in range(10))
+    assert len(tier._known) <= 3
+    assert all(load(tier, number) == contents(number) for number in range(10))
+    assert len(tier._proven) <= 3
 
 
 def test_nothing_to_write(tmp_path: Path) -> None:
