@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 from chatpaged import paths
@@ -52,25 +53,9 @@ class EngineTiers:
             InvalidRequestError: the limit of the files is less than a block.
         """
         policy = TierPolicy(config.block_size)
-        disk: DiskTier | None = None
-        if config.disk_cache and config.enable_prefix_caching:
-            if config.disk_cache < executor.block_bytes + _FILE_BYTES:
-                raise InvalidRequestError(
-                    f"a cache on disk of {config.disk_cache:,} bytes holds no block: this model needs at least "
-                    f"{executor.block_bytes + _FILE_BYTES:,}; use a larger --disk-cache, or 0 for none"
-                )
-            root = config.disk_cache_directory if config.disk_cache_directory is not None else paths.blocks_dir()
-            facts = {**executor.facts, "block_size": str(config.block_size)}
-            try:
-                files = BlockFiles(
-                    root, fingerprint=executor.fingerprint, block_bytes=executor.block_bytes, facts=facts, clock=(clock := TurnClock())
-                )
-            except OSError as error:
-                _log.warning("nothing is kept in the cache on disk: %s", error)
-            else:
-                writer = DiskWriter(files, DiskRoom(root, config.disk_cache))
-                disk = DiskTier(files, writer, policy, clock, max_pending_bytes=MAX_PENDING_BYTES)
-                executor.connect(disk)
+        disk = _open_disk(executor, config, policy) if config.disk_cache and config.enable_prefix_caching else None
+        if disk is not None:
+            executor.connect(disk)
         return cls(executor, policy, disk)
 
     def observe(self, operations: Sequence[BlockOperation], seconds: float) -> None:
@@ -84,10 +69,19 @@ class EngineTiers:
         if num_swap_ins:
             self.policy.observe_moves(TierKind.HOST, num_swap_ins, seconds * num_swap_ins / len(operations))
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Around all that writes into blocks: when it breaks off, nobody knows what they hold, and none of them gets a file."""
+        self._is_sound = False
+        yield
+        self._is_sound = True
+
     def move(self, operations: Sequence[BlockOperation]) -> None:
         """Carries out operations alone."""
         if operations:
-            self.observe(operations, self._executor.move(operations))
+            with self.at_work():
+                seconds = self._executor.move(operations)
+            self.observe(operations, seconds)
 
     def work_ahead(self, blocks: BlockManager) -> bool:
         """Does a little of what may be wanted later. Returns whether there is more.
@@ -103,17 +97,30 @@ class EngineTiers:
         self.move(blocks.traffic.save_some(_MOVED_AT_ONCE))
         return blocks.traffic.num_unsaved > 0
 
-    def close(self, blocks: BlockManager | None, seconds: float) -> None:
-        """Writes what is worth a file, for so long at most; what is not written then is computed again.
-
-        Args:
-            blocks: None when nobody knows what they hold.
-            seconds: how long.
-        """
+    def close(self, blocks: BlockManager, seconds: float) -> None:
+        """Writes what is worth a file, for so long at most; what is not written then is computed again."""
         disk, self._disk = self._disk, None
         if disk is not None:
             end = time.monotonic() + seconds
-            while blocks is not None and self.save_some(blocks) and time.monotonic() < end:
+            while self._is_sound and self.save_some(blocks) and time.monotonic() < end:
                 if not disk.can_save:
                     time.sleep(_POLL_SECONDS)
             disk.close(max(0.0, end - time.monotonic()))
+
+
+def _open_disk(executor: ModelExecutor, config: EngineConfig, policy: TierPolicy) -> DiskTier | None:
+    needed = executor.block_bytes + _FILE_BYTES
+    if config.disk_cache < needed:
+        raise InvalidRequestError(
+            f"a cache on disk of {config.disk_cache:,} bytes holds no block: this model needs at least {needed:,}; "
+            "use a larger --disk-cache, or 0 for none"
+        )
+    root = config.disk_cache_directory if config.disk_cache_directory is not None else paths.blocks_dir()
+    facts = {**executor.facts, "block_size": str(config.block_size)}
+    clock = TurnClock()
+    try:
+        files = BlockFiles(root, fingerprint=executor.fingerprint, block_bytes=executor.block_bytes, facts=facts, clock=clock)
+    except OSError as error:
+        _log.warning("nothing is kept in the cache on disk: %s", error)
+        return None
+    return DiskTier(files, DiskWriter(files, DiskRoom(root, config.disk_cache)), policy, clock, max_pending_bytes=MAX_PENDING_BYTES)

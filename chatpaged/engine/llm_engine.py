@@ -83,7 +83,6 @@ class LLMEngine(WholeAnswers):
             tier=self._tiers.lower,
         )
         self.scheduler = Scheduler(_scheduler_config(self.config, executor), blocks, policy=self._tiers.policy)
-        self._is_sound = True
         self._stop_token_ids = frozenset(stop_token_ids) | executor.stop_token_ids | tokenizer.stop_token_ids
         self._markers = chat_template.markers if chat_template is not None else None
         self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self._markers)
@@ -239,9 +238,8 @@ class LLMEngine(WholeAnswers):
             return []
         self._note_start(begin)
         scheduled = time.perf_counter()
-        self._is_sound = False
-        result = self._executor.execute(output)
-        self._is_sound = True
+        with self._tiers.at_work():
+            result = self._executor.execute(output)
         executed = time.perf_counter()
         news: dict[str, tuple[SequenceGroup, list[Delta]]] = {}
         failed: list[SequenceGroup] = []
@@ -403,8 +401,7 @@ class LLMEngine(WholeAnswers):
         Args:
             seconds: for writing; what is not written then is computed again.
         """
-        # After a step that was broken off nobody knows what the blocks hold.
-        self._tiers.close(self.scheduler.blocks if self._is_sound else None, seconds)
+        self._tiers.close(self.scheduler.blocks, seconds)
         self._executor.close()
 
     def __enter__(self) -> Self:

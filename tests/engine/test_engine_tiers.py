@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import StepResult
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.sampling_params import SamplingParams
-from chatpaged.engine.scheduler_output import SchedulerOutput
+from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.engine.sequence import Keep
 from chatpaged.engine.tier_policy import TierKind
@@ -172,6 +173,28 @@ def test_after_a_step_that_broke_off_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), engine_of(tmp_path, executor=executor) as engine:
         engine.generate(TEXT, FIVE)
     assert files_in(tmp_path) == 0
+
+
+class BrokenMoves(ScriptedExecutor):
+    """Breaks off in a step that only moves blocks."""
+
+    def move(self, operations: Iterable[BlockOperation]) -> float:
+        moved = list(operations)
+        if any(operation.kind is BlockOperationKind.LOAD for operation in moved):
+            raise RuntimeError("cosmic rays")
+        return super().move(moved)
+
+
+def test_after_moves_that_broke_off_nothing_is_written(tmp_path: Path) -> None:
+    with engine_of(tmp_path) as engine:
+        engine.generate(TEXT, FIVE)
+    executor = BrokenMoves(list(b"Hello"), vocab_size=258)
+    with engine_of(tmp_path, executor=executor) as engine:
+        engine.generate(TEXT.upper(), FIVE)
+        engine.look_at(engine.render(TEXT).token_ids)
+        with pytest.raises(RuntimeError):
+            engine.work_ahead()
+    assert files_in(tmp_path) == 3
 
 
 def test_the_end_waits_for_a_slow_disk_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
