@@ -137,7 +137,7 @@ class BlockManager:
 
     def cached_blocks(self, keys: PrefixKeys) -> tuple[int, ...]:
         """The blocks that hold the beginning of a sequence now, in use or not. Asking changes nothing."""
-        return self.pool.blocks_of(keys.keys)
+        return self.pool.blocks_of(prefix.key for prefix in keys.prefixes)
 
     def admission(self, sequence: Sequence, reserve: int = 0) -> Admission:
         """Whether the sequence can start now.
@@ -207,8 +207,6 @@ class BlockManager:
         for _, block in found[attached + 1 :]:  # behind a block that its tier has lost in the meantime
             if block is not None:
                 self.pool.release(block)
-        if any(block is None for _, block in found[:attached]) and not self.is_loading(sequence):
-            self.traffic.tier.touch(self._chains.of_sequence(sequence, len(table.blocks)))
         num_tokens = attached * self.block_size
         sequence.num_computed_tokens += num_tokens
         return num_tokens
@@ -278,7 +276,7 @@ class BlockManager:
     def forget(self, sequence: Sequence) -> None:
         """Drops everything kept for a sequence that will not run again. What it has used was used now, below as well."""
         table = self._tables.get(sequence.seq_id)
-        if table is not None and sequence.group.keep is Keep.FILE:
+        if table is not None:
             self.traffic.tier.touch(self._chains.of_sequence(sequence, table.num_published))
         self.release(sequence)
         self._chains.forget(sequence)
