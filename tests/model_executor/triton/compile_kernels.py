@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,24 +15,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from chatpaged.engine.model_executor.attention import triton_kernels as kernels
+from tests.model_executor.triton.compile_cases import Case
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _POINTERS = {"cu_q": "*i32", "seq_lens": "*i32", "block_table": "*i32", "slots": "*i64"}
 _FLOATS = {"sinks", "partial_values", "partial_sums"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel and what it is compiled for. `kernel` is single, split, several, combine or write."""
-
-    kernel: str
-    capability: int
-    dtype: str = "bf16"
-    head_dim: int = 128
-    groups: int = 4
-    window: int = 0
-    softcap: bool = False
-    sinks: bool = False
 
 
 def compile_case(case: Case) -> dict[str, int]:

@@ -10,13 +10,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.model_executor.triton.compile_cases import Case
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -57,46 +59,32 @@ def test_in_the_interpreter(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """The fields of `compile_kernels.Case`, which cannot be imported without Triton."""
-
-    kernel: str
-    capability: int
-    dtype: str = "bf16"
-    head_dim: int = 128
-    groups: int = 4
-    window: int = 0
-    softcap: bool = False
-    sinks: bool = False
-
-
 # Each kernel for each chip, and each entry of the tables of launch parameters.
 COMPILED = [
-    Compiled("write", 80),
-    Compiled("combine", 80, sinks=True),
-    Compiled("single", 80),
-    Compiled("split", 80, "fp32", 64, window=100),
-    Compiled("several", 80, "bf16", 128, window=100, softcap=True, sinks=True),
-    Compiled("several", 80, "fp32", 128),
-    Compiled("write", 90),
-    Compiled("combine", 90),
-    Compiled("split", 90, "fp16", 256, groups=3, sinks=True),
-    Compiled("several", 90, "bf16", 128, window=100, softcap=True, sinks=True),
-    Compiled("several", 90, "fp16", 256),
-    Compiled("write", 100),
-    Compiled("combine", 100),
-    Compiled("split", 100, groups=8),
-    Compiled("several", 100, "bf16", 80, groups=3),
+    Case("write", 80),
+    Case("combine", 80, sinks=True),
+    Case("single", 80),
+    Case("split", 80, "fp32", 64, window=100),
+    Case("several", 80, "bf16", 128, window=100, softcap=True, sinks=True),
+    Case("several", 80, "fp32", 128),
+    Case("write", 90),
+    Case("combine", 90),
+    Case("split", 90, "fp16", 256, groups=3, sinks=True),
+    Case("several", 90, "bf16", 128, window=100, softcap=True, sinks=True),
+    Case("several", 90, "fp16", 256),
+    Case("write", 100),
+    Case("combine", 100),
+    Case("split", 100, groups=8),
+    Case("several", 100, "bf16", 80, groups=3),
 ]
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[Compiled, dict[str, int] | None]]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[Case, dict[str, int] | None]]:
     """What came of all cases; None where the chip is not known."""
 
     @cache
-    def compile_all() -> dict[Compiled, dict[str, int] | None]:
+    def compile_all() -> dict[Case, dict[str, int] | None]:
         cases = json.dumps([asdict(case) for case in COMPILED])
         done = run(["-m", "tests.model_executor.triton.compile_kernels", cases], tmp_path_factory.mktemp("kernels"))
         assert done.returncode == 0, done.stderr
@@ -106,7 +94,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[Comp
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
-def test_compiled_ahead_of_time(capability: int, compiled: Callable[[], dict[Compiled, dict[str, int] | None]]) -> None:
+def test_compiled_ahead_of_time(capability: int, compiled: Callable[[], dict[Case, dict[str, int] | None]]) -> None:
     found = {case: result for case, result in compiled().items() if case.capability == capability}
     if not all(found.values()):
         pytest.skip(f"this triton does not know sm_{capability}")

@@ -1,0 +1,19 @@
+"""What is compiled ahead of time. Apart from the code that compiles it, which cannot be imported without Triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and what it is compiled for. `kernel` is single, split, several, combine or write."""
+
+    kernel: str
+    capability: int
+    dtype: str = "bf16"
+    head_dim: int = 128
+    groups: int = 4
+    window: int = 0
+    softcap: bool = False
+    sinks: bool = False
