@@ -20,6 +20,7 @@ from chatpaged.engine_host import EngineHost, HostState
 from chatpaged.errors import ChatpagedError, EngineDeadError, InvalidRequestError
 from chatpaged.session import ChatSession
 from chatpaged.session_model import SessionModel
+from chatpaged.task_set import TaskSet
 from chatpaged.workspace_events import AnswerEnded, ChatChanged, EngineChanged, ListChanged, Notice, PathChanged, WorkspaceEvent
 
 _SETTLED_SECONDS = 0.1
@@ -59,7 +60,7 @@ class ChatMemory:
         self._told: tuple[object, ...] = ()
         self._pins: dict[str, PinResult] = {}
         self._pinned_on: object = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     # --- the chat in view ------------------------------------------------------------------------------------------------
 
@@ -209,9 +210,7 @@ class ChatMemory:
             with suppress(EngineDeadError):  # the host has heard of it, and tells everybody
                 await work
 
-        task = asyncio.create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(guarded())
 
 
 def price(result: PinResult, block_bytes: int) -> str:

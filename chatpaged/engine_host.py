@@ -16,6 +16,7 @@ from chatpaged.engine.snapshot import EngineSnapshot
 from chatpaged.errors import ChatpagedError, EngineDeadError
 from chatpaged.messages import RenderedPrompt
 from chatpaged.session_model import SessionModel
+from chatpaged.task_set import TaskSet
 
 if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
     from chatpaged.engine.llm_engine import LLMEngine
@@ -66,7 +67,7 @@ class EngineHost:
         self._may_begin = threading.Event()
         if not hold:
             self._may_begin.set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.facts: EngineFacts | None = None
         self.start()
 
@@ -86,9 +87,7 @@ class EngineHost:
         self.engine = AsyncEngine(make, on_progress=lambda text: self._tell(opened, text))
         self.state, self.status, self.error, self.facts = HostState.LOADING, f"loading {backend.name}", None, None
         self.engine.start()
-        task = asyncio.create_task(self._watch(self.engine, opened))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._watch(self.engine, opened))
         self._on_change()
 
     @property
@@ -150,8 +149,7 @@ class EngineHost:
         self._on_change()
         self._may_begin.set()
         await self.engine.close(seconds)
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     def _tell(self, opened: asyncio.Future[SessionModel], text: str) -> None:
         if opened is self._opened and self.state is HostState.LOADING:

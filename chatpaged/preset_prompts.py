@@ -8,9 +8,9 @@ keep ──> wait until it is loaded ──> beginning_of_chats ──> LLMEngin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chatpaged.amounts import counted, memory_size
 from chatpaged.backends import is_model
@@ -24,6 +24,7 @@ from chatpaged.errors import ChatpagedError, EngineDeadError
 from chatpaged.history import common_prefix
 from chatpaged.messages import ChatMessage
 from chatpaged.session_model import SessionModel, SessionOptions
+from chatpaged.task_set import TaskSet
 from chatpaged.workspace_events import Severity
 
 if TYPE_CHECKING:  # what they import is loaded with the model, on its thread
@@ -99,7 +100,7 @@ class PresetPrompts:
         self._tell = tell
         self._wishes: dict[tuple[str, bool], PresetPrompt] = {}
         self._engine: AsyncEngine | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     @property
     def num_open(self) -> int:
@@ -116,18 +117,13 @@ class PresetPrompts:
             return
         self._wishes[place] = wish
         self._engine = self._host.engine
-        self._run(self._see_to(self._engine, wish))
+        self._tasks.start(self._see_to(self._engine, wish))
 
     def follow(self) -> None:
         """The host has changed: if it has another engine, that one knows nothing of the wishes yet."""
         if self._wishes and self._host.engine is not self._engine:
             self._engine = self._host.engine
-            self._run(self._see_to_all(self._engine))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._see_to_all(self._engine))
 
     async def _see_to_all(self, engine: AsyncEngine) -> None:
         for wish in list(self._wishes.values()):

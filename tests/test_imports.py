@@ -19,7 +19,19 @@ PACKAGE = Path(chatpaged.__file__).parent
 # Lowest first. A module may import from its own layer and from those below it. A name with a star stands for a whole package.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
-        {"", "engine", "errors", "paths", "demo_texts", "child_process", "setting_kinds", "engine.gc_pause", "amounts", "text_matches"}
+        {
+            "",
+            "engine",
+            "errors",
+            "paths",
+            "demo_texts",
+            "child_process",
+            "setting_kinds",
+            "engine.gc_pause",
+            "amounts",
+            "text_matches",
+            "task_set",
+        }
     ),
     frozenset({"engine.config", "engine.sampling_params", "engine.generation_defaults", "engine.outputs"}),
     frozenset({"engine.sequence", "engine.scheduler_output"}),
