@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -16,15 +17,20 @@ hypothesis.settings.register_profile("any machine", deadline=None, suppress_heal
 hypothesis.settings.load_profile("any machine")
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test depends on what whoever runs it has set, or changes it. Of the cache only the models are used, never KV blocks."""
-    for name in os.environ:
-        if name.startswith("CHATPAGED_"):
-            monkeypatch.delenv(name)
-    for name in ("CONFIG", "DATA", "STATE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path_factory.getbasetemp() / "nobody" / name.lower()))
-    monkeypatch.setenv("CHATPAGED_ENGINE_DISK_CACHE", "0")  # tests of that cache have a directory of their own
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test depends on what whoever runs it has set, or changes it. Of the cache only the models are used, never KV blocks.
+
+    For the whole session: what several tests share is made before the first of them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("CHATPAGED_"):
+                patch.delenv(name)
+        for name in ("CONFIG", "DATA", "STATE"):
+            patch.setenv(f"XDG_{name}_HOME", str(tmp_path_factory.getbasetemp() / "nobody" / name.lower()))
+        patch.setenv("CHATPAGED_ENGINE_DISK_CACHE", "0")  # tests of that cache have a directory of their own
+        yield
 
 
 @pytest.fixture(scope="session")
