@@ -22,7 +22,7 @@ from chatpaged.engine.config import SchedulerConfig
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.sequence import SequenceGroup
-from chatpaged.engine.snapshot import take_snapshot
+from chatpaged.engine.snapshot import GraphCounters, take_snapshot
 
 BLOCK_SIZE = 16
 
@@ -68,7 +68,7 @@ def run(num_requests: int, max_num_seqs: int, max_model_len: int, num_blocks: in
     while scheduler.has_unfinished:
         output = scheduler.schedule()
         grown = scheduler.update(output, [(0,) * len(row.samples) for row in output.rows])
-        snapshot = take_snapshot(scheduler, code="", block_bytes=0, steps=(), speeds={})
+        snapshot = take_snapshot(scheduler, code="", block_bytes=0, steps=(), speeds={}, graphs=GraphCounters())
         slots = (snapshot.used_blocks + snapshot.shared_blocks) * BLOCK_SIZE
         for use in (overall, full) if len(scheduler.running) == max_num_seqs else (overall,):
             use.add(snapshot.live_tokens, slots, len(scheduler.running))

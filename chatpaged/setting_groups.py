@@ -67,6 +67,9 @@ class EngineSettings:
     quantize: str = _setting("auto", Choice(QUANTIZE), "How weights are stored on a CPU; auto is int4 where nothing is lost, else int8.")
     kv_dtype: str = _setting("auto", Choice(KV_DTYPES), "How keys and values are stored on a CPU; auto is fp16 beside quantized weights.")
     attention: str = _setting("auto", Choice(ATTENTIONS), "Which attention a model gets; auto is triton's on CUDA, if it is installed.")
+    enforce_eager: bool = _setting(
+        default=False, kind=Flag(), text="On CUDA, launch each operation of a step by itself: starts faster, runs slower."
+    )
     threads: int | None = _setting(None, _THREADS, "CPU threads.", unset="physical cores")
     kv_blocks: int | None = _setting(None, _COUNT, "Size of the KV pool in blocks.", unset="by free memory")
     kv_memory: int | None = _setting(None, Size(), "Size of the KV pool in bytes, such as 2G.", unset="by free memory")

@@ -12,7 +12,7 @@ from chatpaged.engine.block_pool import BlockState
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scripted import ScriptedExecutor
 from chatpaged.engine.sequence import SequenceStatus
-from chatpaged.engine.snapshot import StepTiming, take_snapshot
+from chatpaged.engine.snapshot import GraphCounters, StepTiming, take_snapshot
 from chatpaged.engine_rows import ChatFacts, RowState
 from chatpaged.engine_view import STEP_PARTS, Cell, EngineView
 from tests.engine.test_llm_engine import engine_of
@@ -242,7 +242,7 @@ def test_whatever_the_engine_does_it_adds_up(seed: int, num_actions: int) -> Non
         if groups and rng.random() < 0.5:
             sequence = rng.choice(groups).sequences[0]
             retained.pin(f"pin{rng.randrange(3)}", harness.scheduler.blocks.prefix_keys(sequence.token_ids))
-        snapshot = take_snapshot(harness.scheduler, code="", block_bytes=1, steps=(), speeds={})
+        snapshot = take_snapshot(harness.scheduler, code="", block_bytes=1, steps=(), speeds={}, graphs=GraphCounters())
         view = EngineView.of(snapshot, chats, in_view=rng.choice(chats).id)
         view.check()
         for row in view.rows:

@@ -68,7 +68,8 @@ def test_every_setting_can_be_set_everywhere(user: Path, project: Path) -> None:
     for entry in all_settings().values():
         if entry.key == "engine.kv_blocks":
             continue
-        text = {"text": "x", Keys().describe(): "f9", "true or false": "off", "a power of two": "8"}.get(entry.kind.describe(), "1")
+        switch = "off" if entry.default else "on"
+        text = {"text": "x", Keys().describe(): "f9", "true or false": switch, "a power of two": "8"}.get(entry.kind.describe(), "1")
         if hasattr(entry.kind, "options"):
             text = entry.kind.options[-1]
         value = entry.kind.parse(text)

@@ -30,6 +30,7 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
     quantize: str,
     kv_dtype: str,
     attention: str,
+    enforce_eager: bool,
     threads: int | None,
     kv_blocks: int | None,
     kv_memory: int | None,
@@ -65,6 +66,7 @@ def engine_config(  # noqa: PLR0913 - one parameter an option
         quantize=quantize,
         kv_dtype=kv_dtype,
         attention=attention,
+        enforce_eager=enforce_eager,
         threads=threads,
         trust_remote_code=trust_remote_code,
     )

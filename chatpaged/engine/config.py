@@ -39,6 +39,7 @@ class EngineConfig:
         kv_dtype: how keys and values are stored on a CPU: auto, fp32, fp16 or int8.
         attention: how tokens attend on devices where there is a choice: auto, torch or triton.
         code_path: which code runs the model, for comparing them: auto, native, dense or universal.
+        enforce_eager: beside a GPU, launch each operation of a step by itself instead of replaying recorded graphs.
         threads: CPU threads for the model; None is one per physical core.
         trust_remote_code: run Python code that comes with a model, for architectures that transformers does not know.
     """
@@ -60,6 +61,7 @@ class EngineConfig:
     kv_dtype: str = "auto"
     attention: str = "auto"
     code_path: str = "auto"
+    enforce_eager: bool = False
     threads: int | None = None
     trust_remote_code: bool = False
 

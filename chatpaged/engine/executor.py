@@ -25,6 +25,7 @@ class StepResult:
         prepare: seconds for building the input tensors.
         forward: seconds in the model.
         sample: seconds for drawing tokens.
+        padding: tokens that a replayed graph computed beside those of the step; None if it was launched operation by operation.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -33,6 +34,7 @@ class StepResult:
     prepare: float = 0.0
     forward: float = 0.0
     sample: float = 0.0
+    padding: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from chatpaged.engine.scheduler import Scheduler
 from chatpaged.engine.scheduler_output import SchedulerOutput
 from chatpaged.engine.sequence import Keep, SequenceGroup
 from chatpaged.engine.sequence import Sequence as TokenSequence
-from chatpaged.engine.snapshot import EngineSnapshot, StepTiming, take_snapshot
+from chatpaged.engine.snapshot import EngineSnapshot, GraphCounters, StepTiming, take_snapshot
 from chatpaged.engine.tokenizer import Tokenizer
 from chatpaged.engine.weight_files import check_directory
 from chatpaged.engine.whole_answers import WholeAnswers
@@ -88,6 +88,7 @@ class LLMEngine(WholeAnswers):
         self._processor = OutputProcessor(tokenizer, self._stop_token_ids, self.scheduler.max_tokens, self._markers)
         self._clocks: dict[str, RequestClock] = {}
         self._steps: deque[StepTiming] = deque(maxlen=_KEPT_STEPS)
+        self._graphs = GraphCounters()
         self._names = (f"request-{number}" for number in itertools.count())
 
     @classmethod
@@ -284,6 +285,7 @@ class LLMEngine(WholeAnswers):
         if num_decode == 0:
             self._tiers.policy.observe_prefill(output.num_tokens, result.forward)
         self._tiers.observe(output.operations, result.operations)
+        self._graphs.count(result.padding)
         self._steps.append(
             StepTiming(
                 schedule=scheduled - begin,
@@ -352,7 +354,10 @@ class LLMEngine(WholeAnswers):
         """Everything a memory panel needs, as it is between two steps."""
         now = time.perf_counter()
         speeds = {sequence.seq_id: self._clocks[sequence.group.request_id].speed(sequence, now) for sequence in self.scheduler.running}
-        return take_snapshot(self.scheduler, code=str(self.code), block_bytes=self.block_bytes, steps=tuple(self._steps), speeds=speeds)
+        steps = tuple(self._steps)
+        return take_snapshot(
+            self.scheduler, code=str(self.code), block_bytes=self.block_bytes, steps=steps, speeds=speeds, graphs=self._graphs
+        )
 
     def prefix_keys(self, token_ids: Sequence[int], salt: bytes = b"") -> PrefixKeys:
         """What a token sequence is found under in the prefix cache: computed once, it makes asking `cached_blocks` cheap."""

@@ -43,6 +43,29 @@ class StepTiming:
         return self.schedule + self.operations + self.prepare + self.forward + self.sample + self.process
 
 
+@dataclass(slots=True)
+class GraphCounters:
+    """How steps were launched since the start.
+
+    Attributes:
+        graph_steps: steps computed by replaying a recorded graph.
+        eager_steps: steps launched operation by operation, where there are graphs: they were too large for all.
+        graph_padding: tokens that replays computed beside those of their steps.
+    """
+
+    graph_steps: int = 0
+    eager_steps: int = 0
+    graph_padding: int = 0
+
+    def count(self, padding: int | None) -> None:
+        """Takes a step; see `StepResult.padding`."""
+        if padding is not None:
+            self.graph_steps += 1
+            self.graph_padding += padding
+        elif self.graph_steps:
+            self.eager_steps += 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceSnapshot:
     """One sequence.
@@ -95,7 +118,7 @@ class EngineSnapshot:
         pinned: blocks that are never evicted, in use or not.
         tier_blocks: blocks whose contents host memory below the device holds.
         sequences: all unfinished sequences, running ones first.
-        counters: what happened since the start; see `SchedulerCounters` and `BlockCounters`.
+        counters: what happened since the start; see `SchedulerCounters`, `BlockCounters` and `GraphCounters`.
         steps: the last steps, oldest first.
     """
 
@@ -137,7 +160,7 @@ class EngineSnapshot:
 
 
 def take_snapshot(
-    scheduler: Scheduler, *, code: str, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float]
+    scheduler: Scheduler, *, code: str, block_bytes: int, steps: Items[StepTiming], speeds: dict[int, float], graphs: GraphCounters
 ) -> EngineSnapshot:
     """Looks at everything between two steps. Cheap enough to be asked several times a second: no loop over blocks in Python.
 
@@ -147,6 +170,7 @@ def take_snapshot(
         block_bytes: bytes a block takes on the device.
         steps: the last steps.
         speeds: tokens a second for each `seq_id`.
+        graphs: how steps were launched.
     """
     blocks = scheduler.blocks
     states = blocks.pool.states
@@ -168,7 +192,7 @@ def take_snapshot(
             _sequence(sequence, blocks.table(sequence), states, speeds.get(sequence.seq_id, 0.0))
             for sequence in (*scheduler.running, *scheduler.waiting)
         ),
-        counters={**merged_counters(scheduler.counters, blocks.counters), **blocks.other_counts()},
+        counters={**merged_counters(scheduler.counters, blocks.counters), **blocks.other_counts(), **asdict(graphs)},
         steps=tuple(steps),
     )
 

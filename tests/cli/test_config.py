@@ -60,6 +60,7 @@ def test_show_is_toml_that_says_the_same() -> None:
             "quantize": "auto",
             "kv_dtype": "auto",
             "attention": "auto",
+            "enforce_eager": False,
             "kv_memory": "2G",
             "disk_cache": "0",
             "block_size": 16,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chatpaged.engine.block_manager import BlockManager
 from chatpaged.engine.block_pool import NULL_BLOCK, BlockPool, BlockState
 from chatpaged.engine.scheduler import Scheduler
-from chatpaged.engine.snapshot import EngineSnapshot, take_snapshot
+from chatpaged.engine.snapshot import EngineSnapshot, GraphCounters, take_snapshot
 from tests.engine.test_llm_engine import engine_of
 from tests.engine.workload import act, random_harness
 
@@ -55,7 +55,7 @@ def test_a_snapshot_is_what_the_plain_way_finds(seed: int, num_actions: int) -> 
     harness = random_harness(rng)
     for _ in range(num_actions):
         act(harness, rng)
-        snapshot = take_snapshot(harness.scheduler, code="", block_bytes=0, steps=(), speeds={})
+        snapshot = take_snapshot(harness.scheduler, code="", block_bytes=0, steps=(), speeds={}, graphs=GraphCounters())
         check_against_the_plain_way(snapshot, harness.scheduler)
         assert snapshot.tier_blocks == harness.scheduler.blocks.traffic.tier.num_blocks
 

@@ -23,10 +23,12 @@ class Logits:
     Attributes:
         values: `[R, vocabulary]`.
         best: the likeliest token of each row, `NO_TOKEN` where the logits are not numbers; None if the model code does not look for it.
+        padding: tokens that a replayed graph computed beside those of the step; None if none was replayed.
     """
 
     values: torch.Tensor
     best: list[int] | None = None
+    padding: int | None = None
 
 
 _attention: ContextVar[PagedAttention] = ContextVar("chatpaged_attention")

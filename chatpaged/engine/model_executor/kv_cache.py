@@ -65,7 +65,7 @@ class KVLayout:
 
 
 def choose_num_blocks(
-    layout: BlockLayout, config: EngineConfig, device: torch.device, max_model_len: int, *, available: int | None = None
+    layout: BlockLayout, config: EngineConfig, device: torch.device, max_model_len: int, *, available: int | None = None, reserve: int = 0
 ) -> int:
     """Blocks of the pool, the null block included, from what the user asked for or from the memory that is free.
 
@@ -75,11 +75,13 @@ def choose_num_blocks(
         device: where the pool lies.
         max_model_len: longest sequence in tokens.
         available: bytes that will be free; None is what is free now.
+        reserve: bytes of these that steps need beside the pool.
 
     Raises:
         MemoryBudgetError: the pool would not fit; with needed, available, and the largest that fits.
     """
-    available = available if available is not None else free_memory(device)
+    available = max(0, (available if available is not None else free_memory(device)) - reserve)
+    beside = f" beside {format_bytes(reserve)} that steps need" if reserve else ""
     if config.kv_blocks is not None:
         wanted, option = config.kv_blocks + 1, f"--kv-blocks {config.kv_blocks}"
     elif config.kv_memory is not None:
@@ -96,14 +98,14 @@ def choose_num_blocks(
         wanted, option = min(int(available * share) // layout.block_bytes, useful), "the KV pool"
         if wanted < MIN_BLOCKS:
             raise MemoryBudgetError(
-                f"no room for a KV pool: {format_bytes(available)} are free, {share:.0%} of that may be used, and one block "
+                f"no room for a KV pool: {format_bytes(available)} are free{beside}, {share:.0%} of that may be used, and one block "
                 f"takes {format_bytes(layout.block_bytes)}; free some memory or raise --memory-utilization"
             )
     needed = wanted * layout.block_bytes
     if needed > available:
         largest = available // layout.block_bytes - 1
         raise MemoryBudgetError(
-            f"{option} needs {format_bytes(needed)}, {format_bytes(available)} are free; the largest that fits is "
+            f"{option} needs {format_bytes(needed)}, {format_bytes(available)} are free{beside}; the largest that fits is "
             f"--kv-blocks {max(0, largest)} ({format_bytes(max(0, largest) * layout.block_bytes)})"
         )
     return wanted

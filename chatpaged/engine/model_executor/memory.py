@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ _CGROUP_LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
+_NO_MEMORY = "can't allocate memory"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -37,6 +39,18 @@ def _room(limit: Path, usage: Path) -> int | None:
         return max(0, int(limit.read_text()) - int(usage.read_text()))
     except (OSError, ValueError):  # no such control group, or no limit ("max")
         return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be had. Torch has an error of its own for devices, but not for the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY in str(error))
+
+
+def release_unused(device: torch.device) -> None:
+    """Gives memory back to the system that torch keeps for later."""
+    if device.type == "cuda":
+        gc.collect()  # tensors of an error's frames refer to each other
+        torch.cuda.empty_cache()
 
 
 def format_bytes(count: float) -> str:

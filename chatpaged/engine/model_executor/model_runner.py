@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.executor import BlockExchange, StepResult
+from chatpaged.engine.executor import BlockExchange, ModelCode, StepResult
 from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_rows, swap_bytes
 from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.kv_cache import KVCache, choose_num_blocks
+from chatpaged.engine.model_executor.kv_cache import KVCache
 from chatpaged.engine.model_executor.logit_changes import change_logits
 from chatpaged.engine.model_executor.logprobs import token_logprobs
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
@@ -22,6 +23,8 @@ from chatpaged.engine.model_executor.models.code_path import CodePath, choose_co
 from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
 from chatpaged.engine.model_executor.native.interface import VERSION
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
+from chatpaged.engine.model_executor.pool_maker import make_pool
+from chatpaged.engine.model_executor.step_memory import StepSizes
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.outputs import TokenLogprobs
 from chatpaged.engine.scheduler_output import BlockOperation, SampleRow, SchedulerOutput
@@ -52,7 +55,7 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self._device = device
         self.path = path
-        self.code = path.code(model.instruction_set, model.weight_bytes)
+        self.code = with_graphs(path.code(model.instruction_set, model.weight_bytes), *model.graphs)
         self.fingerprint = fingerprint
         self.facts = {"model": name, "code": self.code.name, "weights": self.code.weights, "kv": self.code.kv}
         self.num_host_blocks = len(host) if host is not None else 0
@@ -78,7 +81,7 @@ class ModelRunner:
         tell("loading weights")
         with torch.inference_mode():
             loaded = load_model(directory, files, path, config, device, tell)
-            kv_cache = loaded.make_kv_cache(choose_num_blocks(loaded.layout, config, device, loaded.model.max_model_len))
+            kv_cache = make_pool(loaded, step_sizes(config, loaded.model.max_model_len, device), config, device, tell)
             host = make_host_rows(swap_bytes(config, device), loaded.layout.block_bytes, device)
         path, model = loaded.path, loaded.model
         # All that decides what a block holds. It need not be the same on another machine, as arithmetic is not.
@@ -129,6 +132,7 @@ class ModelRunner:
             prepare=prepared - applied,
             forward=computed - prepared,
             sample=sampled - computed,
+            padding=logits.padding,
         )
 
     def _synchronize(self) -> None:
@@ -160,6 +164,22 @@ def _sample_rows(
         tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows),
         tuple(tuple(next(reports) for _ in row.samples) for row in output.rows),
     )
+
+
+def step_sizes(config: EngineConfig, max_model_len: int, device: torch.device) -> StepSizes:
+    """The largest steps that an engine with these options makes."""
+    return StepSizes(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens or DEFAULT_BATCHED_TOKENS[device.type],
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+    )
+
+
+def with_graphs(code: ModelCode, count: int, reason: str) -> ModelCode:
+    """What a model runs on, its graphs named, or why there are none."""
+    name = f"{code.name}, {count} CUDA graphs" if count else code.name
+    return replace(code, name=name, reason="; ".join(part for part in (code.reason, reason) if part))
 
 
 def is_plain_greedy(sample_row: SampleRow) -> bool:

@@ -24,7 +24,7 @@ def sharing(view: EngineView) -> list[Figure]:
 def figures(view: EngineView) -> list[Figure]:
     """What was done since the start."""
     counters = view.snapshot.counters
-    return [
+    done = [
         Figure("Prompt tokens read", short_count(counters["prefill_tokens"])),
         Figure("Tokens written", short_count(counters["decode_tokens"])),
         Figure("Read again", short_count(counters["recomputed_tokens"])),
@@ -33,6 +33,9 @@ def figures(view: EngineView) -> list[Figure]:
         Figure("Preemptions", short_count(counters["preemptions"])),
         Figure("Evictions", short_count(counters["evictions"])),
     ]
+    # Only beside a GPU.
+    replayed = {"Steps by graph": "graph_steps", "Steps without": "eager_steps", "Padding tokens": "graph_padding"}
+    return done + [Figure(name, short_count(counters[key])) for name, key in replayed.items() if counters.get(key)]
 
 
 def tiers(view: EngineView) -> list[Figure]:

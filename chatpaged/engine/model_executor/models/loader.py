@@ -17,6 +17,8 @@ from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
 from chatpaged.engine.model_executor.attention.triton_paged import TritonPagedAttention, choose_chunk, triton_problem
 from chatpaged.engine.model_executor.forward_context import Logits, forward_context
+from chatpaged.engine.model_executor.graphs.buckets import Bucket
+from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
 from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath, refuse_attention, refuse_requests
@@ -53,6 +55,16 @@ class StepModel(Protocol):
     def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """Stores keys and values of the batch's tokens, and computes the logits that it asks for."""
 
+    def record_graphs(self, kv_cache: Any, max_blocks: int, buckets: Sequence[Bucket], tell: Callable[[str], None]) -> int:
+        """Records graphs of steps on a pool, in place of those there are; see `ModelGraphs.record`. Returns how many there are now."""
+
+    def drop_graphs(self) -> None:
+        """Forgets them, and the pool they work on."""
+
+    @property
+    def graphs(self) -> tuple[int, str]:
+        """How many graphs there are, and why there are none; empty where nobody would expect any."""
+
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """Draws a token for each sample from its row of the logits; `NO_TOKEN` where they are not numbers. See `sampler.sample`."""
 
@@ -82,17 +94,19 @@ class _TorchModel(Protocol):
 class TorchStepModel:
     """A model of torch operations, with attention over the blocks of a `KVCache`. Satisfies `StepModel`."""
 
-    def __init__(self, model: _TorchModel, team: Team | None = None, chunk: int | None = None) -> None:
+    def __init__(self, model: _TorchModel, team: Team | None = None, chunk: int | None = None, graphs: ModelGraphs | None = None) -> None:
         """Wraps a model.
 
         Args:
             model: it.
             team: with one its attention is the native one, over a `NativeKVCache`.
             chunk: with one its attention is Triton's; see `choose_chunk`.
+            graphs: records its steps, if that can be done.
         """
         self._model = model
         self._team = team
         self._chunk = chunk
+        self._graphs = graphs if graphs is not None else ModelGraphs(None)
         self.vocab_size = model.vocab_size
         self.max_model_len = model.max_model_len
         self.stop_token_ids = model.stop_token_ids
@@ -101,6 +115,9 @@ class TorchStepModel:
 
     def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """See `StepModel.forward`."""
+        replayed = self._graphs.replay(batch, kv_cache.layout.block_size)
+        if replayed is not None:
+            return replayed
         with forward_context(self._attention(batch, kv_cache)):
             return Logits(self._model.forward(batch.input_ids, batch.positions, batch.logits_rows))
 
@@ -111,12 +128,34 @@ class TorchStepModel:
             return TritonPagedAttention(StepRows.build(batch, kv_cache.layout.block_size), kv_cache, self._chunk)
         return TorchPagedAttention(batch, kv_cache)
 
+    def record_graphs(self, kv_cache: Any, max_blocks: int, buckets: Sequence[Bucket], tell: Callable[[str], None] = lambda _: None) -> int:
+        """See `StepModel.record_graphs`."""
+
+        def forward(rows: StepRows, input_ids: torch.Tensor, positions: torch.Tensor, logits_rows: torch.Tensor) -> torch.Tensor:
+            with forward_context(self._attention_of(rows, kv_cache)):
+                return self._model.forward(input_ids, positions, logits_rows)
+
+        return self._graphs.record(forward, max_blocks, buckets, kv_cache.pool.device, tell)
+
+    def _attention_of(self, rows: StepRows, kv_cache: Any) -> PagedAttention:
+        return TritonPagedAttention(rows, kv_cache, self._chunk or choose_chunk(self.max_model_len))
+
+    def drop_graphs(self) -> None:
+        """See `StepModel.drop_graphs`."""
+        self._graphs.drop()
+
+    @property
+    def graphs(self) -> tuple[int, str]:
+        """See `StepModel.graphs`."""
+        return len(self._graphs), self._graphs.reason
+
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """See `StepModel.draw`."""
         return sample(logits, rows, samples) if self._team is None else draw_tokens(self._team, logits.contiguous(), rows, samples)
 
     def close(self) -> None:
         """See `StepModel.close`."""
+        self._graphs.drop()
         del self._model
         if self._team is not None:
             self._team.close()
@@ -224,7 +263,10 @@ def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.d
         # One thread: torch's own threads still spin after each of its products, and would be in the way of others.
         return LoadedModel(TorchStepModel(model, Team(1)), layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
     chunk = choose_chunk(model.max_model_len) if path.attention == "triton" else None
-    return LoadedModel(TorchStepModel(model, chunk=chunk), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path)
+    graphs = ModelGraphs.choose(path.attention, options, device)
+    return LoadedModel(
+        TorchStepModel(model, chunk=chunk, graphs=graphs), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path
+    )
 
 
 def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig) -> KVLayout | NativeKVLayout:

@@ -12,6 +12,7 @@ import torch
 
 from chatpaged.engine.executor import NO_TOKEN
 from chatpaged.engine.model_executor.forward_context import Logits
+from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.input_batch import InputBatch, RowSpan
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig, NotDenseError
 from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseLayer
@@ -246,6 +247,15 @@ class NativeDenseModel:
             raise MemoryBudgetError("no memory for the intermediate results of a step; use a smaller --max-batched-tokens")
         tokens = torch.where(best_logit.isfinite(), best, NO_TOKEN).tolist()
         return Logits(logits[:, : self.vocab_size], tokens)
+
+    graphs = (0, "")
+
+    def record_graphs(self, kv_cache: NativeKVCache, max_blocks: int, buckets: Sequence[Bucket], tell: Callable[[str], None]) -> int:  # noqa: ARG002 - the protocol's
+        """See `StepModel.record_graphs`: a step is one call already."""
+        return 0
+
+    def drop_graphs(self) -> None:
+        """See `StepModel.drop_graphs`."""
 
     def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
         """See `StepModel.draw`."""

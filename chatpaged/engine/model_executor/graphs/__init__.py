@@ -1,0 +1,1 @@
+"""Forward passes recorded once for batches of certain sizes, and replayed with one launch."""

@@ -1,0 +1,192 @@
+"""The KV pool where memory is short: measured first, made smaller once, refused with numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor import pool_maker, step_memory
+from chatpaged.engine.model_executor.graphs.buckets import Bucket
+from chatpaged.engine.model_executor.memory import is_out_of_memory
+from chatpaged.engine.model_executor.model_runner import step_sizes
+from chatpaged.engine.model_executor.models.code_path import choose_code
+from chatpaged.engine.model_executor.models.loader import LoadedModel, StepModel, load_model
+from chatpaged.engine.model_executor.pool_maker import make_pool
+from chatpaged.engine.model_executor.step_memory import GRAPH_BYTES, StepSizes, largest_steps, measure_reserve
+from chatpaged.engine.weight_files import check_directory
+from chatpaged.errors import MemoryBudgetError
+
+CPU = torch.device("cpu")
+OPTIONS = EngineConfig(device="cpu", dtype="float64", max_num_seqs=4, max_num_batched_tokens=32, block_size=4)
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+Directory = Callable[[str], Path]
+
+
+@pytest.fixture
+def loaded(model_directory: Directory) -> LoadedModel:
+    directory = model_directory("llama")
+    files = check_directory(directory)
+    path = choose_code(directory, files, OPTIONS, CPU, torch.float64)
+    return load_model(directory, files, path, OPTIONS, CPU, lambda _: None)
+
+
+def sizes(loaded: LoadedModel) -> StepSizes:
+    return step_sizes(OPTIONS, loaded.model.max_model_len, CPU)
+
+
+def failing(loaded: LoadedModel, times: int, error: BaseException = NO_MEMORY) -> tuple[LoadedModel, list[int]]:
+    """The same, whose pools cannot be made so many times; and what was asked for."""
+    asked: list[int] = []
+
+    def make(num_blocks: int) -> Any:
+        asked.append(num_blocks)
+        if len(asked) <= times:
+            raise error
+        return loaded.make_kv_cache(num_blocks)
+
+    return replace(loaded, make_kv_cache=make), asked
+
+
+@pytest.mark.parametrize(
+    "error", [NO_MEMORY, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), MemoryError()]
+)
+def test_a_smaller_pool_is_tried_once(loaded: LoadedModel, error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    tight, asked = failing(loaded, 1, error)
+    with caplog.at_level(logging.WARNING, logger="chatpaged"):
+        pool = make_pool(tight, sizes(loaded), OPTIONS, CPU, lambda _: None)
+    assert asked == [asked[0], int(asked[0] * 0.75)]
+    assert pool.num_blocks == asked[1]
+    assert "did not fit beside what steps need: it has" in caplog.text
+
+
+def test_no_third_one(loaded: LoadedModel) -> None:
+    tight, asked = failing(loaded, 2)
+    with pytest.raises(MemoryBudgetError) as caught:
+        make_pool(tight, sizes(loaded), OPTIONS, CPU, lambda _: None)
+    assert len(asked) == 2
+    told = str(caught.value)
+    assert told.startswith("no memory for a KV pool of ")
+    assert ", nor one of " in told
+    assert "what steps of 32 tokens need beside it" in told
+    assert "use a smaller --kv-memory (such as " in told
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("given", [replace(OPTIONS, kv_blocks=20), replace(OPTIONS, kv_memory=10**6)])
+def test_a_size_that_was_asked_for_is_not_changed(loaded: LoadedModel, given: EngineConfig) -> None:
+    tight, asked = failing(loaded, 1)
+    with pytest.raises(MemoryBudgetError, match="no memory for a KV pool of"):
+        make_pool(tight, sizes(loaded), given, CPU, lambda _: None)
+    assert len(asked) == 1
+
+
+def test_other_errors_are_not_about_memory(loaded: LoadedModel) -> None:
+    tight, _ = failing(loaded, 1, RuntimeError("something else"))
+    with pytest.raises(RuntimeError, match="something else"):
+        make_pool(tight, sizes(loaded), OPTIONS, CPU, lambda _: None)
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
+
+
+class _Recording:
+    """A model whose graphs do not fit beside a large pool."""
+
+    def __init__(self, model: StepModel, most: int) -> None:
+        self._model, self._most = model, most
+        self.recorded: list[list[Bucket]] = []
+        self.dropped = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def record_graphs(self, kv_cache: Any, max_blocks: int, buckets: list[Bucket], tell: object) -> int:
+        if kv_cache.num_blocks > self._most:
+            raise NO_MEMORY
+        self.recorded.append(list(buckets))
+        return len(self.recorded[-1])
+
+    def drop_graphs(self) -> None:
+        self.dropped += 1
+
+
+def test_graphs_that_do_not_fit_make_the_pool_smaller(loaded: LoadedModel) -> None:
+    most = int(2 * 4 * sizes(loaded).max_blocks * 0.8)
+    model: Any = _Recording(loaded.model, most)
+    pool = make_pool(replace(loaded, model=model), sizes(loaded), OPTIONS, CPU, lambda _: None)
+    assert pool.num_blocks <= most
+    assert model.recorded == [sizes(loaded).buckets()]
+    assert model.dropped == 1
+
+
+def test_the_reserve_is_what_the_largest_steps_took(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = 2 * loaded.layout.block_bytes
+    free = iter([10**9, 10**9 - scratch - 7000])
+    monkeypatch.setattr(step_memory, "free_memory", lambda _: next(free))
+    model: Any = _Recording(loaded.model, 10**9)
+    with torch.inference_mode():
+        reserve = measure_reserve(replace(loaded, model=model), sizes(loaded), CPU, lambda _: None)
+    assert reserve == 7000 + GRAPH_BYTES * len(sizes(loaded).buckets())
+    assert model.recorded == [sizes(loaded).largest_buckets()]
+    assert model.dropped == 1
+
+
+def test_the_reserve_is_taken_off_what_is_free(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(pool_maker, "measure_reserve", lambda *_: 600_000)
+    monkeypatch.setattr("chatpaged.engine.model_executor.kv_cache.free_memory", lambda _: 1_000_000)
+    pool = make_pool(loaded, sizes(loaded), OPTIONS, cuda, lambda _: None)
+    assert pool.num_blocks == 360_000 // loaded.layout.block_bytes
+    monkeypatch.setattr(pool_maker, "measure_reserve", lambda *_: 999_999)
+    with pytest.raises(MemoryBudgetError, match=r"no room for a KV pool: 1 B are free beside 976\.6 KiB that steps need"):
+        make_pool(loaded, sizes(loaded), OPTIONS, cuda, lambda _: None)
+
+
+def test_a_step_that_does_not_fit_is_refused_with_numbers(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(*_: object) -> None:
+        raise NO_MEMORY
+
+    monkeypatch.setattr(loaded.model, "forward", forward)
+    with pytest.raises(MemoryBudgetError, match=r"not enough for a step of 32 tokens and 4 sequences; use a smaller --max-batched-tokens"):
+        measure_reserve(loaded, sizes(loaded), CPU, lambda _: None)
+
+
+def test_largest_steps() -> None:
+    most = StepSizes(max_num_seqs=3, max_num_batched_tokens=32, max_model_len=20, block_size=4)
+    shapes = [
+        [(len(row.token_ids), row.start, len(row.block_table)) for row in step.rows] for step in largest_steps(most, long_decodes=True)
+    ]
+    assert shapes == [[(10, 0, 3)] * 3, [(20, 0, 5)], [(1, 19, 5)] * 3]
+    assert len(list(largest_steps(most, long_decodes=False))) == 2
+    one = StepSizes(max_num_seqs=1, max_num_batched_tokens=8, max_model_len=20, block_size=4)
+    assert len(list(largest_steps(one, long_decodes=False))) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_spawn") or sys.platform != "linux", reason="limits of address space are Linux's")
+def test_a_process_that_may_not_have_the_memory_says_so(model_directory: Directory) -> None:
+    program = """
+import json, resource, sys
+from pathlib import Path
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.llm_engine import LLMEngine
+from chatpaged.engine.model_executor import model_runner
+from chatpaged.errors import MemoryBudgetError
+limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2 * 2**30
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    LLMEngine.from_pretrained(Path(sys.argv[1]), EngineConfig(device="cpu", dtype="float64", threads=1, kv_memory=3 * 2**30))
+except MemoryBudgetError as error:
+    print(json.dumps(str(error)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(model_directory("llama"))], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).startswith("no memory for a KV pool of 3.0 GiB")
