@@ -7,6 +7,9 @@ from typing import Protocol
 
 import torch
 
+from chatpaged.engine.model_executor.input_batch import InputBatch
+from chatpaged.engine.model_executor.kv_cache import KVCache
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOptions:
@@ -41,3 +44,14 @@ class PagedAttention(Protocol):
         Returns:
             `[T, query_heads, value_dim]`.
         """
+
+
+class AttentionBackend(Protocol):
+    """A way to compute attention, chosen when a model is loaded. Makes the attention of each step."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a step's attention depends on its batch through tensors alone, so that a CUDA graph of it can be replayed."""
+
+    def step(self, batch: InputBatch, kv_cache: KVCache) -> PagedAttention:
+        """Prepares the attention of a step."""

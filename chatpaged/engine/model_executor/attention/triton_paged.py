@@ -5,6 +5,7 @@ Triton is imported when it is wanted, never before: beside a CPU it need not be 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import torch
 
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
+from chatpaged.engine.model_executor.attention.trial import trial_problem
+from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -21,8 +24,6 @@ MAX_HEAD_DIM = 256
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_CHUNKS = 64
 _MIN_CHUNK = 256
-_MAX_TRIAL_ERROR = 0.05
-"""Rounding to bfloat16 gives a fifth of that; a kernel that is wrong, far more."""
 
 
 def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> str | None:
@@ -48,43 +49,8 @@ def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) 
 
 @cache
 def _trial(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Compiles and runs the kernels, for which more is needed than Triton: a driver that fits, maybe a C compiler.
-
-    What they compute, for a prompt and for a token that follows it, is compared with the formula: they are trusted on no device unseen.
-    """
-    try:
-        error = _trial_error(device, dtype)
-    except Exception as problem:  # noqa: BLE001 - whatever is missing
-        return f"its kernels do not run here: {(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
-    return None if error < _MAX_TRIAL_ERROR else f"its kernels are wrong here, by {error:.2g}"
-
-
-def _trial_error(device: torch.device, dtype: torch.dtype) -> float:
-    """How far attention of a few tokens, in two blocks of 16, is from its formula."""
-    from chatpaged.engine.model_executor.attention import triton_kernels  # noqa: PLC0415
-
-    generator = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(20, heads, 16, generator=generator).to(device, dtype) for heads in (2, 1, 1))
-    keys, values = torch.zeros(2, 3, 16, 1, 16, dtype=dtype, device=device)
-    slots = torch.arange(16, 36, device=device)
-    triton_kernels.write(keys, values, key, value, slots)
-    scores = torch.einsum("qhd,kd->hqk", query.float(), key[:, 0].float()) / 4
-    mask = torch.ones(20, 20, dtype=torch.bool, device=device).tril()
-    expected = torch.einsum("hqk,kd->qhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), value[:, 0].float())
-    error = 0.0
-    for begin in (0, 19):
-        rows = StepRows(
-            cu_q=torch.tensor([0, 20 - begin], dtype=torch.int32, device=device),
-            seq_lens=torch.tensor([20], dtype=torch.int32, device=device),
-            block_table=torch.tensor([[1, 2]], dtype=torch.int32, device=device),
-            slots=slots[begin:],
-            only_single=begin == 19,
-        )
-        shape = triton_kernels.Scores(scale=0.25, window=0, softcap=0.0, sinks=None)
-        attended = triton_kernels.attend(query[begin:], keys, values, rows, shape, kv_heads=1, value_dim=16, chunk=_MIN_CHUNK)
-        difference = (attended.float() - expected[begin:]).abs().max()
-        error = max(error, float(difference) if bool(difference.isfinite()) else torch.inf)
-    return error
+    """Compiles and runs the kernels, for which more is needed than Triton: a driver that fits, maybe a C compiler."""
+    return trial_problem(TritonBackend(_MIN_CHUNK).step, device, dtype)
 
 
 def choose_chunk(max_model_len: int) -> int:
@@ -130,3 +96,19 @@ class TritonPagedAttention:
             query, keys, values, self._rows, scores, kv_heads=key.shape[1], value_dim=value.shape[2], chunk=self._chunk, launch=self._launch
         )
         return attended
+
+
+@dataclass(frozen=True, slots=True)
+class TritonBackend:
+    """Triton's kernels. Satisfies `AttentionBackend`; for the chunk see `choose_chunk`."""
+
+    chunk: int
+    capturable: bool = field(default=True, init=False)
+
+    def step(self, batch: InputBatch, kv_cache: KVCache) -> TritonPagedAttention:
+        """See `AttentionBackend.step`."""
+        return self.over_rows(StepRows.build(batch, kv_cache.layout.block_size), kv_cache)
+
+    def over_rows(self, rows: StepRows, kv_cache: KVCache) -> TritonPagedAttention:
+        """The attention of a step whose sequences are tensors already."""
+        return TritonPagedAttention(rows, kv_cache, self.chunk)
