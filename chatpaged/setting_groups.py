@@ -66,7 +66,9 @@ class EngineSettings:
     dtype: str = _setting("auto", Choice(DTYPES), "Type of weights and KV; auto is float32 on a CPU.")
     quantize: str = _setting("auto", Choice(QUANTIZE), "How weights are stored on a CPU; auto is int4 where nothing is lost, else int8.")
     kv_dtype: str = _setting("auto", Choice(KV_DTYPES), "How keys and values are stored on a CPU; auto is fp16 beside quantized weights.")
-    attention: str = _setting("auto", Choice(ATTENTIONS), "Which attention a model gets; auto is triton's on CUDA, if it is installed.")
+    attention: str = _setting(
+        "auto", Choice(ATTENTIONS), "Which attention a model gets; auto on CUDA is the first of triton, flash, varlen that runs there."
+    )
     enforce_eager: bool = _setting(
         default=False, kind=Flag(), text="On CUDA, launch each operation of a step by itself: starts faster, runs slower."
     )

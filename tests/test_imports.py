@@ -105,6 +105,7 @@ HOMES = {
     "torch": "engine.model_executor",
     "transformers": "engine.model_executor",
     "safetensors": "engine.model_executor",
+    "flash_attn": "engine.model_executor.attention.flash_paged",
     "triton": "engine.model_executor.attention.triton_kernels",
     "huggingface_hub": "hub",
     "click": "cli",

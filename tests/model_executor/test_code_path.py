@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from gguf import quants
 
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.attention import choice
 from chatpaged.engine.model_executor.models import code_path, loader, native_dense
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
@@ -164,37 +166,74 @@ def test_attention_by_name(place: Place) -> None:
         chosen(place("llama"), attention="triton")
     with pytest.raises(InvalidRequestError, match=r"^--attention triton cannot be had: its kernels have no float64$"):
         chosen(place("llama"), attention="triton", dtype="float64")
-    with pytest.raises(InvalidRequestError, match=r"^unknown attention 'flash'; one of auto, torch, triton$"):
-        EngineConfig(attention="flash")
+    for name in ("flash", "varlen"):
+        with pytest.raises(InvalidRequestError, match=f"^--attention {name} cannot be had: its kernels have no float32$"):
+            chosen(place("llama"), attention=name)
+        with pytest.raises(InvalidRequestError, match=f"^--attention {name} cannot be had: its kernels run on CUDA, this is cpu$"):
+            chosen(place("llama"), attention=name, dtype="bfloat16")
+    with pytest.raises(InvalidRequestError, match=r"^unknown attention 'paged'; one of auto, torch, triton, flash, varlen$"):
+        EngineConfig(attention="paged")
 
 
 CUDA = torch.device("cuda")
 ON_CUDA = CodePath("universal", "this is cuda", torch.bfloat16, "none", "bf16")
 
 
-@pytest.mark.parametrize("problem", [None, "triton is not installed"])
-def test_attention_on_cuda(problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[torch.device, torch.dtype, int]] = []
+@pytest.fixture
+def problems(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Problems of attentions, by name; without one they can be had."""
+    found: dict[str, str] = {}
+    for name in choice.KERNELS:
+        monkeypatch.setattr(choice, f"{name}_problem", lambda *_, name=name, **__: found.get(name))
+    return found
 
-    def stub(device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> str | None:
-        asked.append((device, dtype, head_dim))
-        return problem
 
-    for module in (loader, code_path):
-        monkeypatch.setattr(module, "triton_problem", stub)
+def test_attention_on_cuda(problems: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     geometry = KVGeometry(num_layers=2, kv_heads=2, head_dim=96)
-    code = choose_attention(geometry, ON_CUDA, EngineConfig(), CUDA).code("")
-    assert asked == [(CUDA, torch.bfloat16, 96)]
-    assert (code.name, code.reason) == (
-        ("transformers, Triton attention", "this is cuda; Triton's attention reads keys and values where they lie")
-        if problem is None
-        else ("transformers", "this is cuda; no Triton attention: triton is not installed")
+
+    def told(**options: Any) -> tuple[str, str, str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            path = choose_attention(geometry, ON_CUDA, EngineConfig(**options), CUDA)
+        code = path.code("")
+        return path.attention, code.name, code.reason
+
+    assert told() == (
+        "triton",
+        "transformers, Triton attention",
+        "this is cuda; Triton's attention reads keys and values where they lie",
     )
-    by_name = choose_attention(geometry, ON_CUDA, EngineConfig(attention="torch"), CUDA)
-    assert (by_name.attention, by_name.code("").name) == ("torch", "transformers")
-    if problem is not None:
-        with pytest.raises(InvalidRequestError, match=f"--attention triton cannot be had: {problem}"):
-            choose_attention(geometry, ON_CUDA, EngineConfig(attention="triton"), CUDA)
+    assert not caplog.records
+    problems["triton"] = "triton is not installed"
+    first = "this is cuda; no Triton attention: triton is not installed"
+    copies = f"{first}; flash-attn's attention gets copies of keys and values"
+    assert told() == ("flash", "transformers, flash attention", copies)
+    assert told(block_size=512)[2] == f"{first}; flash-attn's attention reads keys and values where they lie"
+    problems["flash"] = "flash-attn is not installed"
+    second = f"{first}; no flash attention: flash-attn is not installed"
+    copies = f"{second}; torch's varlen attention gets copies of keys and values"
+    assert told() == ("varlen", "transformers, varlen attention", copies)
+    assert "no flash attention: flash-attn is not installed" in caplog.messages
+    problems["varlen"] = "torch 2.9.0 has none"
+    assert told() == ("torch", "transformers", f"{second}; no varlen attention: torch 2.9.0 has none")
+    assert told(attention="torch")[:2] == ("torch", "transformers")
+    for name, problem in problems.items():
+        with pytest.raises(InvalidRequestError, match=f"^--attention {name} cannot be had: {problem}$"):
+            told(attention=name)
+
+
+def test_what_attentions_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def note(name: str, *args: Any, **more: Any) -> str:
+        asked.append((name, args, more))
+        return "no"
+
+    for name in choice.KERNELS:
+        monkeypatch.setattr(choice, f"{name}_problem", partial(note, name))
+    choose_attention(KVGeometry(2, 2, 96, softcap=True), ON_CUDA, EngineConfig(block_size=256), CUDA)
+    known = (CUDA, torch.bfloat16, 96)
+    assert asked == [("triton", known, {}), ("flash", known, {"block_size": 256}), ("varlen", known, {"softcap": True})]
 
 
 def load_with(directory: Path, **options: Any) -> CodePath:

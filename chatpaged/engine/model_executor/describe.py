@@ -19,7 +19,7 @@ from chatpaged.engine.model_executor.kv_cache import BlockLayout, choose_num_blo
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
 from chatpaged.engine.model_executor.models.code_path import choose_code
-from chatpaged.engine.model_executor.models.dense import choose_context
+from chatpaged.engine.model_executor.models.dense import choose_context, dense_geometry
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.loader import choose_attention, torch_kv_layout
@@ -105,8 +105,7 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
 
 
 def _dense_shape(config: DenseConfig, options: EngineConfig) -> _Shape:
-    geometry = KVGeometry(config.num_layers, config.num_kv_heads, config.head_dim)
-    return _Shape(geometry, measured=True, context=choose_context(config, options.max_model_len))
+    return _Shape(dense_geometry(config), measured=True, context=choose_context(config, options.max_model_len))
 
 
 def _universal_shape(directory: Path, files: WeightFiles, options: EngineConfig, found: dict[str, Any]) -> _Shape:
@@ -134,7 +133,8 @@ def _universal_shape(directory: Path, files: WeightFiles, options: EngineConfig,
         text = text_config(config)
         heads = text.num_attention_heads
         dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-        geometry = KVGeometry(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim)
+        softcap = getattr(text, "attn_logit_softcapping", None) is not None
+        geometry = KVGeometry(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, softcap=softcap)
         return _Shape(geometry, measured=False, context=context)
 
 

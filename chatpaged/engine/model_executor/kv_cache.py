@@ -160,6 +160,20 @@ class KVCache:
         gathered = torch.index_select(self.rows, 0, (row_index + 2 * layer).view(-1))
         return gathered.view(2, -1, self.layout.kv_heads, self.layout.head_dim)
 
+    def gather_slots(self, layer: int, slot_index: torch.Tensor) -> torch.Tensor:
+        """Reads single tokens of one layer.
+
+        Args:
+            layer: which layer.
+            slot_index: `[2, n]`, where the keys, then the values of n tokens are in layer 0; see `slot_index`.
+
+        Returns:
+            `[2, n, kv_heads, head_dim]`: keys and values, copied.
+        """
+        places = slot_index + 2 * self.layout.block_size * layer
+        gathered = torch.index_select(self._slots, 0, places.view(-1))
+        return gathered.view(2, -1, *self._slots.shape[1:])
+
     def row_index(self, blocks: torch.Tensor) -> torch.Tensor:
         """Rows of layer 0 for blocks `[n]`: `[2, n]`, keys and values."""
         first = blocks * (2 * self.layout.num_layers)

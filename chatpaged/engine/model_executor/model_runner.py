@@ -12,6 +12,7 @@ import torch
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import BlockExchange, ModelCode, StepResult
+from chatpaged.engine.model_executor.attention.choice import KERNELS
 from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_rows, swap_bytes
 from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.input_batch import InputBatch
@@ -95,7 +96,7 @@ class ModelRunner:
             path.kv_dtype,
             model.instruction_set,
             model.max_model_len,
-            *((path.attention,) if path.attention == "triton" else ()),
+            *((path.attention,) if path.attention in KERNELS else ()),
         )
         digest = hashlib.blake2b(digest_size=16)
         for part in (files.digest, (directory / "config.json").read_bytes(), *weight_identity(files.paths)):

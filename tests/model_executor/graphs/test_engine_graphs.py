@@ -33,7 +33,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recordings]:
     """Gives models of torch operations graphs that need no GPU, with attention that can be recorded. Returns what has recorded them."""
     makers: list[Recordings] = []
 
-    def choose(*_: object) -> ModelGraphs:
+    def choose(*_: object, **__: object) -> ModelGraphs:
         makers.append(Recordings())
         return ModelGraphs(makers[-1])
 
@@ -114,8 +114,11 @@ def test_a_model_that_cannot_be_recorded_goes_on_without(model_directory: Direct
 
 def test_what_is_told_where_nobody_records(model_directory: Directory) -> None:
     cuda = torch.device("cuda")
-    assert ModelGraphs.choose("triton", EngineConfig(), torch.device("cpu")).reason == ""
-    assert ModelGraphs.choose("triton", EngineConfig(enforce_eager=True), cuda).reason == "no CUDA graphs: --enforce-eager was asked for"
-    assert ModelGraphs.choose("torch", EngineConfig(), cuda).reason == "no CUDA graphs: they need Triton's attention"
+    assert ModelGraphs.choose(EngineConfig(), torch.device("cpu"), capturable=True).reason == ""
+    assert (
+        ModelGraphs.choose(EngineConfig(enforce_eager=True), cuda, capturable=True).reason
+        == "no CUDA graphs: --enforce-eager was asked for"
+    )
+    assert ModelGraphs.choose(EngineConfig(), cuda, capturable=False).reason == "no CUDA graphs: they need Triton's attention"
     with LLMEngine.from_pretrained(model_directory("llama"), EngineConfig(enforce_eager=True, device="cpu", kv_blocks=4)) as engine:
         assert "graphs" not in engine.code.with_reason

@@ -9,7 +9,7 @@ measured on two cores, copying it out block by block is also the faster of the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -68,7 +68,9 @@ _Plan = tuple[list[_DecodeGroup], list[_SingleRow]]
 class TorchPagedAttention:
     """One step's attention. Satisfies `PagedAttention`."""
 
-    def __init__(self, batch: InputBatch, kv_cache: KVCache) -> None:
+    def __init__(self, batch: InputBatch, kv_cache: KVCache, *, plain: bool = False) -> None:
+        """Prepares a step; `plain` is that of `dense_attention`."""
+        self._plain = plain
         self._batch = batch
         self._kv_cache = kv_cache
         self._block_size = kv_cache.layout.block_size
@@ -115,7 +117,7 @@ class TorchPagedAttention:
         )
         if group.tokens is not None:
             query = query[group.tokens]
-        return _attention(query.unsqueeze(2), keys, values, group.bias, options, causal=False).squeeze(2)
+        return dense_attention(query.unsqueeze(2), keys, values, group.bias, options, causal=False, plain=self._plain).squeeze(2)
 
     def _single(
         self,
@@ -131,7 +133,7 @@ class TorchPagedAttention:
             gathered = self._kv_cache.gather(layer, row.row_index)
             keys, values = (part[: row.num_keys, : new.shape[1], : new.shape[2]] for part, new in zip(gathered, (key, value), strict=True))
         query, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, keys, values))
-        attended = _attention(query, keys, values, row.bias, options, causal=row.causal)
+        attended = dense_attention(query, keys, values, row.bias, options, causal=row.causal, plain=self._plain)
         return attended.squeeze(0).transpose(0, 1)
 
     # --- the plan: the same for all layers with the same window ----------------------------------------------------------
@@ -208,7 +210,19 @@ class TorchPagedAttention:
         return torch.zeros(hidden.shape, dtype=self._kv_cache.layout.dtype, device=self._device).masked_fill_(hidden, -torch.inf)
 
 
-def _attention(
+@dataclass(frozen=True, slots=True)
+class TorchBackend:
+    """Torch's operations. Satisfies `AttentionBackend`; `plain` is that of `dense_attention`."""
+
+    plain: bool = False
+    capturable: bool = field(default=False, init=False)
+
+    def step(self, batch: InputBatch, kv_cache: KVCache) -> TorchPagedAttention:
+        """See `AttentionBackend.step`."""
+        return TorchPagedAttention(batch, kv_cache, plain=self.plain)
+
+
+def dense_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -216,6 +230,7 @@ def _attention(
     options: AttentionOptions,
     *,
     causal: bool,
+    plain: bool = False,
 ) -> torch.Tensor:
     """Attention of dense tensors.
 
@@ -226,11 +241,12 @@ def _attention(
         bias: added to the scores; broadcast to `[B, query_heads, Q, S]`.
         options: scale, softcap and sinks; windows are in the bias.
         causal: hide later keys; only for Q == S, where torch's alignment is right.
+        plain: do without torch's own attention, which is wrong here (`torch_check.py`).
 
     Returns:
         `[B, query_heads, Q, value_dim]`.
     """
-    if options.softcap is not None or options.sinks is not None:
+    if plain or options.softcap is not None or options.sinks is not None:
         return plain_attention(query, key, value, _explicit(bias, query, causal=causal), options)
     if query.device.type == "mps":
         # Its causal flag has leaked later tokens in half types, and grouped heads are new there: neither is relied upon.
@@ -252,7 +268,7 @@ def _explicit(bias: torch.Tensor | None, query: torch.Tensor, *, causal: bool) -
 def plain_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None, options: AttentionOptions
 ) -> torch.Tensor:
-    """Attention by matrix products and a softmax in at least float32. Arguments as for `_attention`; queries in pieces."""
+    """Attention by matrix products and a softmax in at least float32. Arguments as for `dense_attention`; queries in pieces."""
     batch, heads, num_queries, dim = query.shape
     kv_heads, num_keys = key.shape[1:3]
     scale = options.scale if options.scale is not None else dim**-0.5

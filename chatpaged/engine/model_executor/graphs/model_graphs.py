@@ -36,19 +36,20 @@ class ModelGraphs:
         self.reason = reason
 
     @classmethod
-    def choose(cls, attention: str, options: EngineConfig, device: torch.device) -> ModelGraphs:
+    def choose(cls, options: EngineConfig, device: torch.device, *, capturable: bool) -> ModelGraphs:
         """Decides whether a model gets graphs.
 
         Args:
-            attention: the one it has. All but Triton's look at numbers of a batch on the host, which a graph would keep for ever.
             options: what the user asked for.
             device: where it runs.
+            capturable: whether its attention sees a batch through tensors alone. All but Triton's look at numbers of it on the host,
+                which a graph would keep for ever.
         """
         if device.type != "cuda":
             return cls(None)
         if options.enforce_eager:
             return cls(None, "no CUDA graphs: --enforce-eager was asked for")
-        if attention != "triton":
+        if not capturable:
             return cls(None, "no CUDA graphs: they need Triton's attention")
         return cls(CudaGraphMaker(device))
 

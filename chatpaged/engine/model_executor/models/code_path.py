@@ -14,9 +14,10 @@ import torch
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import ModelCode
-from chatpaged.engine.model_executor.attention.triton_paged import triton_problem
+from chatpaged.engine.model_executor.attention.choice import KERNELS, attention_problem
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
+from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
 from chatpaged.engine.model_executor.native.library import Team, native_problem
 from chatpaged.engine.model_executor.native.packing import pack, unpack
@@ -41,7 +42,7 @@ class CodePath:
         quantize: "none", "fp16", "int8" or "int4".
         kv_dtype: "fp32", "fp16" or "int8"; on torch's paths also "bf16" and "fp64".
         config: of the dense decoder.
-        attention: "torch", "native" or "triton"; means nothing on the native path, whose attention is its own.
+        attention: "torch", "native", "triton", "flash" or "varlen"; means nothing on the native path, whose attention is its own.
         attention_reason: why, where there was a choice.
     """
 
@@ -88,8 +89,8 @@ class CodePath:
                 name=f"native {instruction_set}", weights=self.weights, kv=self.kv_dtype, weight_bytes=weight_bytes, reason=self.reason
             )
         name = ("torch decoder" if self.kind == "dense" else "transformers") + (", native attention" if instruction_set else "")
-        if self.attention == "triton":
-            name += ", Triton attention"
+        if self.attention in KERNELS:
+            name += f", {KERNELS[self.attention]} attention"
         dtype = str(self.dtype).removeprefix("torch.")
         reason = "; ".join(dict.fromkeys(part for part in (self.reason, self.attention_reason) if part))
         return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes, reason=reason)
@@ -127,21 +128,21 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     return path
 
 
-def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> None:
-    """Called before a model is loaded, and again when its heads are known.
+def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
+    """Called before a model is loaded, and again when its layers are known.
 
     Args:
         options: what the user asked for.
         device: where the model runs.
         dtype: type of activations.
-        head_dim: the most dimensions of any layer's heads; 0 if they are not known.
+        geometry: what its layers store; None if that is not known.
 
     Raises:
         InvalidRequestError: an attention was asked for by name that cannot be had, with the reason.
     """
-    problem = triton_problem(device, dtype, head_dim) if options.attention == "triton" else None
+    problem = attention_problem(options.attention, device, dtype, geometry, block_size=options.block_size)
     if problem is not None:
-        raise InvalidRequestError(f"--attention triton cannot be had: {problem}")
+        raise InvalidRequestError(f"--attention {options.attention} cannot be had: {problem}")
 
 
 def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> None:

@@ -84,7 +84,7 @@ class DenseModel:
             logits = self.forward(token, token, token)
         if not bool(logits.isfinite().all()):
             raise NotDenseError("this model computes no numbers (NaN or infinity): damaged weights, or a --dtype that is too narrow")
-        return KVGeometry(self._config.num_layers, self._config.num_kv_heads, self._config.head_dim)
+        return dense_geometry(self._config)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, logits_rows: torch.Tensor) -> torch.Tensor:
         """One forward pass over a packed batch. Attention is the one of the current forward context.
@@ -217,6 +217,11 @@ def load_dense_model(
             lm_head=on_device if head is embedding else head.to(device),
         )
     return DenseModel(config, weights, context, stop_tokens(directory))
+
+
+def dense_geometry(config: DenseConfig) -> KVGeometry:
+    """What the layers of a dense decoder store."""
+    return KVGeometry(config.num_layers, config.num_kv_heads, config.head_dim, softcap=config.attention_softcap is not None)
 
 
 def choose_context(config: DenseConfig, max_model_len: int | None) -> int:

@@ -11,11 +11,12 @@ import psutil
 import torch
 
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.model_executor.attention.base import PagedAttention
+from chatpaged.engine.model_executor.attention.base import AttentionBackend, PagedAttention
+from chatpaged.engine.model_executor.attention.choice import best_attention, make_attention, torch_reason
 from chatpaged.engine.model_executor.attention.native_paged import NativePagedAttention
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
-from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
-from chatpaged.engine.model_executor.attention.triton_paged import TritonPagedAttention, choose_chunk, triton_problem
+from chatpaged.engine.model_executor.attention.torch_paged import TorchBackend
+from chatpaged.engine.model_executor.attention.triton_paged import TritonBackend
 from chatpaged.engine.model_executor.forward_context import Logits, forward_context
 from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
@@ -94,18 +95,24 @@ class _TorchModel(Protocol):
 class TorchStepModel:
     """A model of torch operations, with attention over the blocks of a `KVCache`. Satisfies `StepModel`."""
 
-    def __init__(self, model: _TorchModel, team: Team | None = None, chunk: int | None = None, graphs: ModelGraphs | None = None) -> None:
+    def __init__(
+        self,
+        model: _TorchModel,
+        team: Team | None = None,
+        attention: AttentionBackend | None = None,
+        graphs: ModelGraphs | None = None,
+    ) -> None:
         """Wraps a model.
 
         Args:
             model: it.
             team: with one its attention is the native one, over a `NativeKVCache`.
-            chunk: with one its attention is Triton's; see `choose_chunk`.
+            attention: makes its attention otherwise; None is torch's.
             graphs: records its steps, if that can be done.
         """
         self._model = model
         self._team = team
-        self._chunk = chunk
+        self._backend = attention if attention is not None else TorchBackend()
         self._graphs = graphs if graphs is not None else ModelGraphs(None)
         self.vocab_size = model.vocab_size
         self.max_model_len = model.max_model_len
@@ -124,9 +131,7 @@ class TorchStepModel:
     def _attention(self, batch: InputBatch, kv_cache: Any) -> PagedAttention:
         if self._team is not None:
             return NativePagedAttention(batch, kv_cache, self._team)
-        if self._chunk is not None:
-            return TritonPagedAttention(StepRows.build(batch, kv_cache.layout.block_size), kv_cache, self._chunk)
-        return TorchPagedAttention(batch, kv_cache)
+        return self._backend.step(batch, kv_cache)
 
     def record_graphs(self, kv_cache: Any, max_blocks: int, buckets: Sequence[Bucket], tell: Callable[[str], None] = lambda _: None) -> int:
         """See `StepModel.record_graphs`."""
@@ -138,7 +143,9 @@ class TorchStepModel:
         return self._graphs.record(forward, max_blocks, buckets, kv_cache.pool.device, tell)
 
     def _attention_of(self, rows: StepRows, kv_cache: Any) -> PagedAttention:
-        return TritonPagedAttention(rows, kv_cache, self._chunk or choose_chunk(self.max_model_len))
+        if not isinstance(self._backend, TritonBackend):
+            raise TypeError("this attention looks at a batch on the host: no graph of it can be replayed")
+        return self._backend.over_rows(rows, kv_cache)
 
     def drop_graphs(self) -> None:
         """See `StepModel.drop_graphs`."""
@@ -244,15 +251,14 @@ def choose_attention(geometry: KVGeometry, path: CodePath, options: EngineConfig
     """
     if can_attend_natively(geometry, path, options, device):
         return replace(path, attention="native")
-    if options.attention != "auto":
-        refuse_attention(options, device, path.dtype, geometry.head_dim)
-        return replace(path, attention=options.attention, attention_reason=f"--attention {options.attention} was asked for")
-    if device.type != "cuda":
-        return path
-    problem = triton_problem(device, path.dtype, geometry.head_dim)
-    if problem is not None:
-        return replace(path, attention_reason=f"no Triton attention: {problem}")
-    return replace(path, attention="triton", attention_reason="Triton's attention reads keys and values where they lie")
+    if options.attention == "auto":
+        name, reason = best_attention(device, path.dtype, geometry, options.block_size)
+        return replace(path, attention=name, attention_reason=reason)
+    refuse_attention(options, device, path.dtype, geometry)
+    reason = f"--attention {options.attention} was asked for"
+    if options.attention == "torch" and (shown := torch_reason(device, path.dtype)):
+        reason = f"{reason}; {shown}"
+    return replace(path, attention=options.attention, attention_reason=reason)
 
 
 def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
@@ -262,10 +268,10 @@ def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.d
     if isinstance(layout, NativeKVLayout):
         # One thread: torch's own threads still spin after each of its products, and would be in the way of others.
         return LoadedModel(TorchStepModel(model, Team(1)), layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
-    chunk = choose_chunk(model.max_model_len) if path.attention == "triton" else None
-    graphs = ModelGraphs.choose(path.attention, options, device)
+    attention = make_attention(path.attention, device, path.dtype, model.max_model_len)
+    graphs = ModelGraphs.choose(options, device, capturable=attention.capturable)
     return LoadedModel(
-        TorchStepModel(model, chunk=chunk, graphs=graphs), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path
+        TorchStepModel(model, attention=attention, graphs=graphs), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path
     )
 
 

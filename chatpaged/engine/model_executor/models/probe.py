@@ -147,7 +147,13 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise refusal(type(model).__name__, f"is not supported: {reason}") from error
     shapes = {tuple(part.shape[1:]) for layer in probe.layers.values() for part in (layer.key, layer.value)}
-    return KVGeometry(num_layers, max(heads for heads, _ in shapes), max(dim for _, dim in shapes), uniform=len(shapes) == 1)
+    return KVGeometry(
+        num_layers,
+        max(heads for heads, _ in shapes),
+        max(dim for _, dim in shapes),
+        uniform=len(shapes) == 1,
+        softcap=any(layer.options.softcap is not None for layer in probe.layers.values()),
+    )
 
 
 def _hand_over(model: nn.Module, length: int, *, only_masks: bool = False) -> _Probe:
