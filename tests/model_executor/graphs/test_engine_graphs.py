@@ -120,5 +120,7 @@ def test_what_is_told_where_nobody_records(model_directory: Directory) -> None:
         == "no CUDA graphs: --enforce-eager was asked for"
     )
     assert ModelGraphs.choose(EngineConfig(), cuda, capturable=False).reason == "no CUDA graphs: they need Triton's attention"
-    with LLMEngine.from_pretrained(model_directory("llama"), EngineConfig(enforce_eager=True, device="cpu", kv_blocks=4)) as engine:
+    with LLMEngine.from_pretrained(
+        model_directory("llama"), EngineConfig(enforce_eager=True, device="cpu", kv_blocks=4, threads=1)
+    ) as engine:
         assert "graphs" not in engine.code.with_reason
