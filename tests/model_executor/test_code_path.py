@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from chatpaged.engine.model_executor.attention import choice
 from chatpaged.engine.model_executor.models import code_path, loader, native_dense
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import choose_attention, load_model
+from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, load_model
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
 from chatpaged.engine.model_executor.native.library import NativeError, native_problem
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
@@ -29,6 +30,7 @@ from tests.model_executor.dense_cases import save_case
 from tests.model_executor.logits import CPU, save
 
 Place = Callable[[str], Path]
+CUDA = torch.device("cuda")
 MISSING = "the native kernels were not built"
 WITHIN = "within 1 % of float32's perplexity"
 
@@ -109,7 +111,9 @@ NOT_NATIVE: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "universal": ("llama", {"code_path": "universal"}, "universal", "universal was asked for"),
     "wide heads": ("wide heads", {}, "dense", "heads of 272 dimensions, more than 256"),
     "experts": ("mixtral", {}, "universal", "MixtralForCausalLM is none of the dense decoder's"),
-    "cuda": ("llama", {"device": torch.device("cuda")}, "universal", "the dense decoder runs on CPUs only, this is cuda"),
+    "cuda": ("llama", {"device": CUDA}, "dense", "the native decoder runs on CPUs only, this is cuda"),
+    "mps": ("llama", {"device": torch.device("mps")}, "dense", "the native decoder runs on CPUs only, this is mps"),
+    "experts on cuda": ("mixtral", {"device": CUDA}, "universal", "MixtralForCausalLM is none of the dense decoder's"),
 }
 
 
@@ -138,6 +142,36 @@ def test_requests_that_cannot_be_had(name: str, place: Place) -> None:
         assert str(caught.value).startswith(f"{text} needs the native dense decoder, which cannot run this: {reason}")
     path = chosen(place(model), **{**options, "quantize": "none"})  # which it is
     assert path.kind != "native"
+
+
+def test_universal_by_name_on_cuda(place: Place) -> None:
+    path = chosen(place("llama"), device=CUDA, code_path="universal", dtype="bfloat16")
+    assert (path.kind, path.reason) == ("universal", "universal was asked for")
+
+
+@pytest.mark.parametrize("problem", [None, "they are wrong here, by 3"])
+def test_fused_operations(problem: str | None, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[torch.device, torch.dtype, int]] = []
+
+    def stub(device: torch.device, dtype: torch.dtype, hidden_size: int) -> str | None:
+        asked.append((device, dtype, hidden_size))
+        return problem
+
+    monkeypatch.setattr(loader, "fused_problem", stub)
+    path = replace(chosen(place("llama"), device=CUDA, dtype="bfloat16"), attention="triton")
+    code = choose_ops(path, CUDA).code("")
+    assert path.config is not None
+    assert asked == [(CUDA, torch.bfloat16, path.config.hidden_size)]
+    assert (code.name, code.reason) == (
+        ("fused torch decoder, Triton attention", "the native decoder runs on CPUs only, this is cuda")
+        if problem is None
+        else ("torch decoder, Triton attention", f"the native decoder runs on CPUs only, this is cuda; no fused kernels: {problem}")
+    )
+    # Without Triton's attention, and on the universal path, nobody asks.
+    for other in (replace(path, attention="torch"), path.universal("damaged")):
+        assert choose_ops(other, CUDA) == other
+    assert len(asked) == 1
+    assert choose_ops(path, CUDA).universal("damaged").code("").name == "transformers, Triton attention"
 
 
 def test_dense_by_name(place: Place) -> None:
@@ -175,7 +209,6 @@ def test_attention_by_name(place: Place) -> None:
         EngineConfig(attention="paged")
 
 
-CUDA = torch.device("cuda")
 ON_CUDA = CodePath("universal", "this is cuda", torch.bfloat16, "none", "bf16")
 
 

@@ -17,8 +17,9 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.forward_context import forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
-from chatpaged.engine.model_executor.models.dense import DenseModel, load_dense_model, rms_norm
+from chatpaged.engine.model_executor.models.dense import DenseModel, load_dense_model
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, NotDenseError
+from chatpaged.engine.model_executor.models.dense_ops import rms_norm
 from chatpaged.engine.model_executor.models.dense_weights import read_dense_weights
 from chatpaged.engine.scheduler_output import ScheduledRow, SchedulerOutput
 from chatpaged.errors import InvalidRequestError, ModelError

@@ -22,7 +22,7 @@ from chatpaged.engine.model_executor.models.code_path import choose_code
 from chatpaged.engine.model_executor.models.dense import choose_context, dense_geometry
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import choose_attention, torch_kv_layout
+from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, torch_kv_layout
 from chatpaged.engine.model_executor.models.native_dense import native_kv_layout
 from chatpaged.engine.model_executor.native.library import instruction_sets
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
@@ -72,20 +72,20 @@ def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> 
     found |= {"device": device.type, "dtype": str(dtype).removeprefix("torch.")}
     path = choose_code(directory, files, options, device, dtype)
     is_native = path.kind == "native"
-    code = path.code(instruction_sets()[0] if is_native else "")
     weights = path.weight_bytes(files.num_parameters)
-    found |= {"weights": code.weights, "weights_reason": path.reason if is_native else "", "weight_bytes": weights}
+    found |= {"weights": path.code("").weights, "weights_reason": path.reason if is_native else "", "weight_bytes": weights}
     shape = _universal_shape(directory, files, options, found) if path.config is None else _dense_shape(path.config, options)
     layout: BlockLayout
     if path.config is not None and is_native:
         layout = native_kv_layout(path.config, options.block_size, path.kv_dtype)
     else:
-        path = choose_attention(shape.geometry, path, options, device)
+        path = choose_ops(choose_attention(shape.geometry, path, options, device), device)
         layout = torch_kv_layout(shape.geometry, path, options)
     attention = "native" if is_native else path.attention
+    code = path.code(instruction_sets()[0] if attention == "native" else "")
     found |= {
         "code_path": found.get("code_path", code.name),
-        "code_reason": "" if is_native else path.reason,
+        "code_reason": "" if is_native else "; ".join(part for part in (path.reason, path.fused_reason) if part),
         "attention": f"{attention}_paged",
         "attention_reason": path.attention_reason or _ATTENTION_REASONS[attention],
         "kv_dtype": code.kv,

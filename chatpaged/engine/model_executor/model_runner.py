@@ -97,6 +97,7 @@ class ModelRunner:
             model.instruction_set,
             model.max_model_len,
             *((path.attention,) if path.attention in KERNELS else ()),
+            *(("fused",) if path.fused else ()),
         )
         digest = hashlib.blake2b(digest_size=16)
         for part in (files.digest, (directory / "config.json").read_bytes(), *weight_identity(files.paths)):

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and what it is compiled for. `kernel` is single, split, several, combine or write."""
+    """A kernel and what it is compiled for.
+
+    `kernel` is single, split, several, combine or write; of the dense decoder residual, silu, gelu_tanh, or heads and the kind of norm.
+    """
 
     kernel: str
     capability: int
@@ -17,3 +20,5 @@ class Case:
     window: int = 0
     softcap: bool = False
     sinks: bool = False
+    width: int = 4096
+    wide: bool = False

@@ -15,10 +15,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from chatpaged.engine.model_executor.attention import triton_kernels as kernels
+from chatpaged.engine.model_executor.models import fused_kernels
 from tests.model_executor.triton.compile_cases import Case
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_POINTERS = {"cu_q": "*i32", "seq_lens": "*i32", "block_table": "*i32", "slots": "*i64"}
+_POINTERS = {"cu_q": "*i32", "seq_lens": "*i32", "block_table": "*i32", "slots": "*i64", "positions": "*i64"}
+_NUMBERS = {"num_seqs", "num_chunks"}
 _FLOATS = {"sinks", "partial_values", "partial_sums"}
 
 
@@ -48,6 +50,30 @@ def compile_case(case: Case) -> dict[str, int]:
         "HEADS_PAD": 8,
     }
     kernel: Any = {"combine": kernels.combine_kernel, "write": kernels.write_kernel}.get(case.kernel, kernels.attention_kernel)
+    return _compile(case, kernel, constants, {"num_warps": launch.warps, "num_stages": launch.stages})
+
+
+def compile_fused(case: Case) -> dict[str, int]:
+    """The same for the kernels of the dense decoder, of 32 query heads and 8 of keys."""
+    name, _, norm = case.kernel.partition(" ")
+    kernel: Any
+    warps = 4
+    if name == "residual":
+        kernel, warps = fused_kernels.residual_kernel, fused_kernels.residual_warps(case.width)
+        flags = ("HAS_CHANGE", "HAS_CHANGE_NORM", "HAS_SCALE", "HAS_NORM")
+        constants: dict[str, Any] = {"WIDTH": case.width, "PAD": kernels.padded(case.width)} | dict.fromkeys(flags, True)
+    elif name == "heads":
+        kernel = fused_kernels.heads_kernel
+        pad = kernels.padded(case.head_dim)
+        constants = {"HEADS": 32, "KV_HEADS": 8, "DIM": case.head_dim, "PAD": pad, "TURNED": case.head_dim, "BLOCK_SIZE": 16}
+        constants |= {"NORM": fused_kernels.NORMS[norm], "TILE": fused_kernels.heads_tile(48, case.head_dim)}
+    else:
+        kernel = fused_kernels.activation_kernel
+        constants = {"WIDTH": case.width, "TILE": 1024, "IS_SILU": name == "silu"}
+    return _compile(case, kernel, constants, {"num_warps": warps})
+
+
+def _compile(case: Case, kernel: Any, constants: dict[str, Any], options: dict[str, int]) -> dict[str, int]:
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
         kind = "constexpr" if name in constants else _type(name, case)
@@ -63,7 +89,7 @@ def compile_case(case: Case) -> dict[str, int]:
     compiled = triton.compile(
         source,
         target=GPUTarget("cuda", case.capability, 32),
-        options={"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True},
+        options=options | {"enable_fp_fusion": True},
     )
     return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"])}
 
@@ -73,16 +99,22 @@ def _type(name: str, case: Case) -> str:
         return _POINTERS[name]
     if name in _FLOATS:
         return "*fp32"
-    if name in {"out", "query", "keys", "values", "new_keys", "new_values"}:
-        return f"*{case.dtype}"
-    return "fp32" if name in {"scale", "softcap"} else "i32"
+    if name in {"norm", "change_norm", "q_norm", "k_norm", "cos", "sin"}:
+        return "*fp32" if case.wide else f"*{case.dtype}"
+    if name in {"scale", "softcap", "eps"}:
+        return "fp32"
+    return "i32" if name in _NUMBERS or name.endswith("_stride") else f"*{case.dtype}"
 
 
 def main() -> None:
     """Compiles the cases of the command line. Of a chip that this Triton cannot compile the simplest kernel for, only that is told."""
     cases = [Case(**case) for case in json.loads(sys.argv[1])]
     unknown = {capability for capability in sorted({case.capability for case in cases}) if not _is_known(capability)}
-    print(json.dumps([compile_case(case) if case.capability not in unknown else None for case in cases]))
+    print(json.dumps([_compile_any(case) if case.capability not in unknown else None for case in cases]))
+
+
+def _compile_any(case: Case) -> dict[str, int]:
+    return compile_fused(case) if case.kernel.partition(" ")[0] in {"residual", "heads", "silu", "gelu_tanh"} else compile_case(case)
 
 
 def _is_known(capability: int) -> bool:

@@ -15,6 +15,7 @@ from chatpaged.engine.model_executor.attention.triton_paged import triton_proble
 from chatpaged.engine.model_executor.describe import describe
 from chatpaged.engine.model_executor.kv_cache import KVCache
 from chatpaged.engine.model_executor.model_runner import ModelRunner
+from chatpaged.engine.model_executor.models import fused_kernels, fused_ops
 from chatpaged.errors import InvalidRequestError
 from tests.model_executor.harness import Arrival, greedy, make_engine, serve
 
@@ -40,8 +41,8 @@ def answers(directory: Path, attention: str, dtype: str) -> tuple[str, dict[str,
     ("family", "dtype", "code"),
     [
         ("gpt_oss", "float32", "transformers"),  # sinks and windows
-        ("llama", "float32", "torch decoder"),
-        ("gemma2", "float32", "torch decoder"),  # softcap and windows
+        ("llama", "float32", "fused torch decoder"),
+        ("gemma2", "float32", "fused torch decoder"),  # softcap and windows
     ],
 )
 def test_same_answers(family: str, dtype: str, code: str, model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +52,7 @@ def test_same_answers(family: str, dtype: str, code: str, model_directory: Calla
     assert told.startswith(f"{code}, Triton attention · {dtype} (")
     assert told.endswith("--attention triton was asked for)")
     told, theirs = answers(directory, "torch", dtype)
-    assert told.startswith(f"{code} · {dtype} (")
+    assert told.startswith(f"{code.removeprefix('fused ')} · {dtype} (")
     assert ours == theirs
 
 
@@ -63,6 +64,22 @@ def test_what_is_told_before_loading(model_directory: Callable[[str], Path]) -> 
     assert isinstance(runner._kv_cache, KVCache)
     other = ModelRunner.load(directory, EngineConfig(attention="torch", dtype="bfloat16", kv_blocks=4))
     assert runner.fingerprint != other.fingerprint  # its arithmetic is another, so its keys and values are
+
+
+def test_what_is_told_of_fused_operations(model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(attention="triton", dtype="float16", kv_blocks=4)
+    fused = ModelRunner.load(model_directory("llama"), config)
+    told = describe(model_directory("llama"), config)
+    assert told["code_path"] == fused.code.name == fused.facts["code"] == "fused torch decoder, Triton attention"
+    assert told["code_reason"] == "its arithmetic is float32, not float16"
+    monkeypatch.setattr(fused_ops, "_trial", lambda *_: "they are wrong here, by 3")
+    plain = ModelRunner.load(model_directory("llama"), config)
+    told = describe(model_directory("llama"), config)
+    assert told["code_path"] == plain.code.name == "torch decoder, Triton attention"
+    assert told["code_reason"] == "its arithmetic is float32, not float16; no fused kernels: they are wrong here, by 3"
+    assert plain.code.reason.endswith("no fused kernels: they are wrong here, by 3")
+    assert plain.fingerprint != fused.fingerprint
+    assert plain.code.weight_bytes == fused.code.weight_bytes
 
 
 def test_what_it_cannot_do_is_refused(model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +107,23 @@ def test_kernels_that_do_not_run_are_found_out(monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(triton_kernels, "write", lambda *_: None)
         assert (triton_problem(CPU, torch.float16) or "").startswith("its kernels are wrong here, by ")
     triton_paged._trial.cache_clear()
+
+
+def test_fused_kernels_that_do_not_run_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no device\nnone at all")
+
+    assert fused_ops.fused_problem(CPU, torch.bfloat16, 32_768) is None
+    assert fused_ops.fused_problem(CPU, torch.bfloat16, 32_769) == "a hidden size of 32769, more than 32768"
+    store = fused_kernels.store_heads
+    for name, stand_in, problem in (
+        ("activate", fail, "they do not run here: no device"),
+        ("activate", lambda gate_up, _: gate_up[:, ::2], "they are wrong here, by "),
+        ("add_and_norm", lambda x, *_: (x, x), "they are wrong here, by "),
+        ("store_heads", lambda *tensors, **options: store(*tensors, **options | {"rotation": None}), "they are wrong here, by "),
+    ):
+        fused_ops._trial.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(fused_kernels, name, stand_in)
+            assert (fused_ops.fused_problem(CPU, torch.bfloat16, 64) or "").startswith(problem)
+    fused_ops._trial.cache_clear()

@@ -51,7 +51,7 @@ def no_interpreter() -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", ["interpreted_attention.py", "interpreted_engine.py"])
+@pytest.mark.parametrize("name", ["interpreted_attention.py", "interpreted_engine.py", "interpreted_fused.py"])
 def test_in_the_interpreter(name: str, tmp_path: Path) -> None:
     if problem := no_interpreter():
         pytest.skip(problem)
@@ -72,10 +72,23 @@ COMPILED = [
     Case("split", 90, "fp16", 256, groups=3, sinks=True),
     Case("several", 90, "bf16", 128, window=100, softcap=True, sinks=True),
     Case("several", 90, "fp16", 256),
+    Case("residual", 90),
+    Case("gelu_tanh", 90, "fp16", width=1000),
+    Case("heads none", 90, "fp16", 80),
+    Case("heads full", 90, wide=True),
     Case("write", 100),
     Case("combine", 100),
     Case("split", 100, groups=8),
     Case("several", 100, "bf16", 80, groups=3),
+    Case("residual", 100, "fp16", width=2880),
+    Case("silu", 100),
+    Case("heads head", 100, head_dim=256, wide=True),
+    Case("heads full", 100),
+    Case("residual", 80, wide=True),
+    Case("residual", 80, "fp32", width=32_768),
+    Case("silu", 80, width=14_336),
+    Case("heads none", 80, "fp32"),
+    Case("heads head", 80),
 ]
 
 
@@ -108,6 +121,15 @@ def test_launches_compile_and_no_batch_makes_them_compile_again(tmp_path: Path) 
     done = run(["-m", "tests.model_executor.triton.launch_kernels"], tmp_path)
     assert done.returncode == 0, done.stderr
     launched = json.loads(done.stdout)
-    # For sequences of one token in one chunk and in several, and for those of several tokens; of two layers.
-    assert {name: versions for name, (_, versions) in launched.items()} == {"attention_kernel": 3, "combine_kernel": 1, "write_kernel": 1}
-    assert launched["write_kernel"][0] == 2 * 14
+    # For sequences of one token in one chunk and in several, and for those of several tokens; of two layers. Of the dense decoder,
+    # what comes before the first layer, and what comes after products.
+    assert {name: versions for name, (_, versions) in launched.items()} == {
+        "attention_kernel": 3,
+        "combine_kernel": 1,
+        "write_kernel": 1,
+        "residual_kernel": 2,
+        "activation_kernel": 1,
+        "heads_kernel": 1,
+    }
+    assert launched["write_kernel"][0] == launched["heads_kernel"][0] == launched["activation_kernel"][0] == 2 * 14
+    assert launched["residual_kernel"][0] == 5 * 14

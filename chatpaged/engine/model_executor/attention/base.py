@@ -55,3 +55,30 @@ class AttentionBackend(Protocol):
 
     def step(self, batch: InputBatch, kv_cache: KVCache) -> PagedAttention:
         """Prepares the attention of a step."""
+
+
+class StoredAttention(Protocol):
+    """Attention of one step's batch for whoever stores keys and values himself, in the kernel that computes them."""
+
+    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Where the keys and values of a layer go.
+
+        Returns:
+            keys: of the layer, `[num_blocks, block_size, kv_heads, dim]`, contiguous in the last dimension.
+            values: with the same strides.
+            slots: int64 `[T]`, block times block_size plus the place in it, for each token; -1 is nowhere.
+        """
+
+    def attend_stored(self, layer: int, query: torch.Tensor, options: AttentionOptions, kv_heads: int, value_dim: int) -> torch.Tensor:
+        """Attends to everything stored for each sequence, causally; the step's own keys and values have been stored.
+
+        Args:
+            layer: index of the layer.
+            query: `[T, query_heads, key_dim]`, positions already encoded.
+            options: what the layer asks for.
+            kv_heads: heads of keys and values that are in use.
+            value_dim: dimensions of values that are in use.
+
+        Returns:
+            `[T, query_heads, value_dim]`, contiguous.
+        """

@@ -62,7 +62,7 @@ def choose_chunk(max_model_len: int) -> int:
 
 
 class TritonPagedAttention:
-    """One step's attention. Satisfies `PagedAttention`."""
+    """One step's attention. Satisfies `PagedAttention` and `StoredAttention`."""
 
     def __init__(self, rows: StepRows, kv_cache: KVCache, chunk: int, launch: Launch | None = None) -> None:
         """Prepares a step.
@@ -83,9 +83,19 @@ class TritonPagedAttention:
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
         """See `PagedAttention.attend`."""
+        keys, values, slots = self.places(layer)
+        self._kernels.write(keys, values, key, value, slots)
+        return self.attend_stored(layer, query, options, key.shape[1], value.shape[2])
+
+    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `StoredAttention.places`."""
+        keys, values = self._pool[:, layer].unbind(1)
+        return keys, values, self._rows.slots
+
+    def attend_stored(self, layer: int, query: torch.Tensor, options: AttentionOptions, kv_heads: int, value_dim: int) -> torch.Tensor:
+        """See `StoredAttention.attend_stored`."""
         kernels = self._kernels
         keys, values = self._pool[:, layer].unbind(1)
-        kernels.write(keys, values, key, value, self._rows.slots)
         scores = kernels.Scores(
             scale=options.scale if options.scale is not None else query.shape[-1] ** -0.5,
             window=options.window or 0,
@@ -93,7 +103,7 @@ class TritonPagedAttention:
             sinks=options.sinks.float().contiguous() if options.sinks is not None else None,
         )
         attended: torch.Tensor = kernels.attend(
-            query, keys, values, self._rows, scores, kv_heads=key.shape[1], value_dim=value.shape[2], chunk=self._chunk, launch=self._launch
+            query, keys, values, self._rows, scores, kv_heads=kv_heads, value_dim=value_dim, chunk=self._chunk, launch=self._launch
         )
         return attended
 

@@ -44,6 +44,8 @@ class CodePath:
         config: of the dense decoder.
         attention: "torch", "native", "triton", "flash" or "varlen"; means nothing on the native path, whose attention is its own.
         attention_reason: why, where there was a choice.
+        fused: whether the dense decoder on torch operations has Triton's kernels between its products.
+        fused_reason: why not, where it could have been expected.
     """
 
     kind: str
@@ -54,6 +56,8 @@ class CodePath:
     config: DenseConfig | None = None
     attention: str = "torch"
     attention_reason: str = ""
+    fused: bool = False
+    fused_reason: str = ""
 
     @property
     def weights(self) -> str:
@@ -75,7 +79,8 @@ class CodePath:
 
     def universal(self, reason: str) -> CodePath:
         """The same on the universal path, where nothing is quantised."""
-        return replace(self, kind="universal", reason=reason, quantize="none", kv_dtype=_DTYPE_NAMES[self.dtype], config=None)
+        kv_dtype = _DTYPE_NAMES[self.dtype]
+        return replace(self, kind="universal", reason=reason, quantize="none", kv_dtype=kv_dtype, config=None, fused=False, fused_reason="")
 
     def code(self, instruction_set: str, weight_bytes: int = 0) -> ModelCode:
         """This, for people.
@@ -88,11 +93,13 @@ class CodePath:
             return ModelCode(
                 name=f"native {instruction_set}", weights=self.weights, kv=self.kv_dtype, weight_bytes=weight_bytes, reason=self.reason
             )
-        name = ("torch decoder" if self.kind == "dense" else "transformers") + (", native attention" if instruction_set else "")
+        name = "fused torch decoder" if self.fused else "torch decoder" if self.kind == "dense" else "transformers"
+        if instruction_set:
+            name += ", native attention"
         if self.attention in KERNELS:
             name += f", {KERNELS[self.attention]} attention"
         dtype = str(self.dtype).removeprefix("torch.")
-        reason = "; ".join(dict.fromkeys(part for part in (self.reason, self.attention_reason) if part))
+        reason = "; ".join(dict.fromkeys(part for part in (self.reason, self.attention_reason, self.fused_reason) if part))
         return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes, reason=reason)
 
 
@@ -110,8 +117,8 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
         InvalidRequestError: what was asked for by name cannot be had, with the reason.
     """
     refuse_attention(options, device, dtype)
-    config, not_dense = _dense(directory, files, device)
-    not_native = not_dense or _not_native(config, dtype)
+    config, not_dense = _dense(directory, files)
+    not_native = not_dense or _not_native(config, dtype, device)
     if options.code_path not in {"auto", "native"} and not_native is None:
         not_native = f"{options.code_path} was asked for"
     if options.attention != "auto" and not_native is None:
@@ -123,9 +130,9 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     if options.code_path == "dense" and config is None:
         raise InvalidRequestError(f"the dense decoder was asked for, which cannot run this: {not_dense}")
     path = CodePath("dense", not_native or "", dtype, "none", _DTYPE_NAMES[dtype], config)
-    if config is None or options.code_path == "universal":
-        return path.universal(not_native or "")
-    return path
+    if config is None:
+        return path.universal(not_dense or "")
+    return path.universal("universal was asked for") if options.code_path == "universal" else path
 
 
 def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
@@ -167,9 +174,7 @@ def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> N
         raise InvalidRequestError(f"{asked[0]} needs the native dense decoder, which cannot run this: {reason}")
 
 
-def _dense(directory: Path, files: WeightFiles, device: torch.device) -> tuple[DenseConfig | None, str | None]:
-    if device.type != "cpu":
-        return None, f"the dense decoder runs on CPUs only, this is {device.type}"
+def _dense(directory: Path, files: WeightFiles) -> tuple[DenseConfig | None, str | None]:
     try:
         config = dense_config(read_json(directory / "config.json"))
     except ModelError as error:
@@ -180,7 +185,9 @@ def _dense(directory: Path, files: WeightFiles, device: torch.device) -> tuple[D
     return (config, None) if misfit is None else (None, misfit)
 
 
-def _not_native(config: DenseConfig | None, dtype: torch.dtype) -> str | None:
+def _not_native(config: DenseConfig | None, dtype: torch.dtype, device: torch.device) -> str | None:
+    if device.type != "cpu":
+        return f"the native decoder runs on CPUs only, this is {device.type}"
     if dtype != torch.float32:
         return f"its arithmetic is float32, not {str(dtype).removeprefix('torch.')}"
     if config is not None and config.head_dim > MAX_NATIVE_HEAD_DIM:

@@ -25,17 +25,15 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
-from chatpaged.engine.model_executor.forward_context import current_attention, forward_context
-from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig, NotDenseError, default_end_token, dense_config
-from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseLayer, DenseWeights
-from chatpaged.engine.model_executor.models.few_rows import few_rows_product
+from chatpaged.engine.model_executor.forward_context import forward_context
+from chatpaged.engine.model_executor.models.dense_config import DenseConfig, NotDenseError, default_end_token, dense_config
+from chatpaged.engine.model_executor.models.dense_ops import DenseOps, PlainOps, linear, rope_tables
+from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseWeights
+from chatpaged.engine.model_executor.models.fused_ops import FusedOps
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.rope_table import RopeTable, rope_table, rotate
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import InvalidRequestError
-
-_Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 class DenseModel:
@@ -47,22 +45,26 @@ class DenseModel:
         stop_token_ids: end tokens that the configuration and the generation configuration name.
     """
 
-    def __init__(self, config: DenseConfig, weights: DenseWeights, max_model_len: int, stop_token_ids: frozenset[int]) -> None:
-        """Computes the rotary tables. All weights are on one device, on which it will run."""
+    def __init__(
+        self, config: DenseConfig, weights: DenseWeights, max_model_len: int, stop_token_ids: frozenset[int], *, fused: bool = False
+    ) -> None:
+        """Computes the rotary tables. All weights are on one device, on which it will run.
+
+        Args:
+            config: what it computes.
+            weights: its weights.
+            max_model_len: see above.
+            stop_token_ids: see above.
+            fused: with Triton's kernels between its products, and attention that is a `StoredAttention`; see `fused_problem`.
+        """
         self.vocab_size = config.vocab_size
         self.max_model_len = max_model_len
         self.stop_token_ids = stop_token_ids
         self._config = config
         self._weights = weights
         dtype, device = weights.embedding.dtype, weights.embedding.device
-        table_dtype = torch.promote_types(dtype, torch.float32) if config.wide_products else dtype
-        self._tables: list[RopeTable] = [
-            rope_table(parameters, config.rotary_dim, max_model_len).to(table_dtype, device) for parameters in config.rope_parameters
-        ]
-        self._options = [
-            AttentionOptions(scale=config.attention_scale, window=window, softcap=config.attention_softcap) for window in config.windows
-        ]
-        self._split = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        tables = rope_tables(config, max_model_len, dtype, device)
+        self._ops: DenseOps = FusedOps(config, tables) if fused else PlainOps(config, tables)
         scale = config.embedding_scale
         self._embedding_scale = float(torch.tensor(scale, dtype=dtype)) if config.embedding_scale_rounded else scale
 
@@ -80,7 +82,7 @@ class DenseModel:
             ModelError: it computes no numbers.
         """
         token = torch.zeros(1, dtype=torch.int64, device=self._weights.embedding.device)
-        with torch.inference_mode(), forward_context(_OwnValue()):
+        with torch.inference_mode(), forward_context(_OwnValue(self._config, self._weights.embedding)):
             logits = self.forward(token, token, token)
         if not bool(logits.isfinite().all()):
             raise NotDenseError("this model computes no numbers (NaN or infinity): damaged weights, or a --dtype that is too narrow")
@@ -101,54 +103,22 @@ class DenseModel:
         x = F.embedding(input_ids, weights.embedding)
         if self._embedding_scale != 1.0:
             x = x * self._embedding_scale
-        rotations = [(table.cos[positions].unsqueeze(1), table.sin[positions].unsqueeze(1)) for table in self._tables]
-        last = config.num_layers - 1
-        for i, layer in enumerate(weights.layers):
-            rope = config.ropes[i]
-            attended = self._attend(i, layer, x, None if rope == NO_ROPE else rotations[rope])
-            if i == last:  # nobody looks at what the other tokens would become
+        ops, layers = self._ops, weights.layers
+        turns = ops.turns(positions)
+        normed = x if layers[0].input_norm is None else ops.norm(x, layers[0].input_norm)
+        for i, layer in enumerate(layers):
+            attended = ops.attend(i, layer, linear(normed, layer.qkv, layer.qkv_bias), turns)
+            is_last = i == config.num_layers - 1
+            if is_last:  # nobody looks at what the other tokens would become
                 x, attended = x[logits_rows], attended[logits_rows]
-            x = self._finish(layer, x, attended)
-        return self._logits(rms_norm(x, weights.final_norm, config.norm_eps))
-
-    def _attend(self, number: int, layer: DenseLayer, x: torch.Tensor, rotation: _Rotation | None) -> torch.Tensor:
-        """What a layer's attention gives for x `[T, hidden]`, before its output projection: `[T, num_heads * head_dim]`."""
-        config = self._config
-        if layer.input_norm is not None:
-            x = rms_norm(x, layer.input_norm, config.norm_eps)
-        qkv = _linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_dim)
-        query, key, value = torch.split(qkv, self._split, dim=1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            query = self._head_norm(query, layer.q_norm)
-            key = self._head_norm(key, layer.k_norm)
-            if rotation is not None:
-                query, key = rotate(query, *rotation), rotate(key, *rotation)
-        elif rotation is not None:  # they lie side by side: both at once
-            query, key = torch.split(rotate(qkv[:, : -config.num_kv_heads], *rotation), self._split[:2], dim=1)
-        return current_attention().attend(number, query, key, value, self._options[number]).reshape(x.shape[0], -1)
-
-    def _head_norm(self, heads: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Norm of queries or keys `[T, heads, head_dim]`: of each head by itself, or of all together."""
-        if self._config.qk_norm == "head":
-            return rms_norm(heads, weight, self._config.norm_eps)
-        return rms_norm(heads.flatten(1), weight, self._config.norm_eps).view(heads.shape)
-
-    def _finish(self, layer: DenseLayer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """The layer after attention, token by token. x `[T, hidden]`."""
-        x = self._add(x, _linear(attended, layer.o, layer.o_bias), layer.post_attention_norm)
-        inner = x if layer.pre_mlp_norm is None else rms_norm(x, layer.pre_mlp_norm, self._config.norm_eps)
-        gate, up = _linear(inner, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        activated = F.silu(gate) if self._config.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return self._add(x, _linear(activated * up, layer.down, layer.down_bias), layer.post_mlp_norm)
-
-    def _add(self, x: torch.Tensor, change: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
-        if norm is not None:
-            change = rms_norm(change, norm, self._config.norm_eps)
-        return x + (change if self._config.residual_scale == 1.0 else change * self._config.residual_scale)
+            x, normed = ops.add(x, linear(attended, layer.o, layer.o_bias), layer.post_attention_norm, layer.pre_mlp_norm)
+            change = linear(ops.activate(linear(normed, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+            x, normed = ops.add(x, change, layer.post_mlp_norm, weights.final_norm if is_last else layers[i + 1].input_norm)
+        return self._logits(normed)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         config = self._config
-        logits = _linear(x, self._weights.lm_head, None)
+        logits = linear(x, self._weights.lm_head, None)
         if config.logits_scale != 1.0:
             logits = logits * config.logits_scale
         if config.final_softcap is not None:
@@ -157,35 +127,34 @@ class DenseModel:
 
 
 class _OwnValue:
-    """Stands in for attention: each token attends to itself only. Satisfies `PagedAttention`."""
+    """Stands in for attention of one token, which attends to itself only. Satisfies `PagedAttention` and `StoredAttention`."""
+
+    def __init__(self, config: DenseConfig, like: torch.Tensor) -> None:
+        """Has room for one token, of the type and on the device of a tensor."""
+        self._pool = like.new_zeros(2, 1, 1, config.num_kv_heads, config.head_dim)
+        self._slot = torch.zeros(1, dtype=torch.int64, device=like.device)
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:  # noqa: ARG002 - the protocol's
         """See `PagedAttention.attend`."""
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
+    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # noqa: ARG002 - the protocol's
+        """See `StoredAttention.places`."""
+        return self._pool[0], self._pool[1], self._slot
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension, computed in float32, as transformers does even in float64.
-
-    Args:
-        x: `[..., n]`.
-        weight: `[n]`; its type says where the product is rounded, see `DenseLayer`.
-        eps: see above.
-
-    Returns:
-        `[..., n]`, of the type of x.
-    """
-    shape = weight.shape
-    if x.dtype == weight.dtype == torch.float32:
-        return F.rms_norm(x, shape, weight, eps)
-    if x.dtype == weight.dtype != torch.float64:
-        return F.rms_norm(x, shape, None, eps) * weight
-    normed = F.rms_norm(x.to(torch.float32), shape, None, eps)
-    return (normed.to(weight.dtype) * weight).to(x.dtype)
+    def attend_stored(self, layer: int, query: torch.Tensor, options: AttentionOptions, kv_heads: int, value_dim: int) -> torch.Tensor:  # noqa: ARG002 - the protocol's
+        """See `StoredAttention.attend_stored`."""
+        return self._pool[1, 0].repeat_interleave(query.shape[1] // kv_heads, dim=1)
 
 
 def load_dense_model(
-    directory: Path, dtype: torch.dtype, device: torch.device, max_model_len: int | None, files: WeightFiles | None = None
+    directory: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_model_len: int | None,
+    files: WeightFiles | None = None,
+    *,
+    fused: bool = False,
 ) -> DenseModel:
     """Loads a model directory without transformers.
 
@@ -195,6 +164,7 @@ def load_dense_model(
         device: where they go.
         max_model_len: longest sequence; None is the model's context.
         files: its weights, if they were looked at already.
+        fused: see `DenseModel`.
 
     Raises:
         NotDenseError: the dense decoder cannot run it; transformers' classes perhaps can.
@@ -216,7 +186,7 @@ def load_dense_model(
             final_norm=opened.final_norm().to(device),
             lm_head=on_device if head is embedding else head.to(device),
         )
-    return DenseModel(config, weights, context, stop_tokens(directory))
+    return DenseModel(config, weights, context, stop_tokens(directory), fused=fused)
 
 
 def dense_geometry(config: DenseConfig) -> KVGeometry:
@@ -239,10 +209,3 @@ def stop_tokens(directory: Path) -> frozenset[int]:
     """The end tokens of a directory's configurations, and the one that transformers takes where they name none."""
     default = default_end_token(read_json(directory / "config.json"))
     return end_token_ids(directory) | (frozenset() if default is None else {default})
-
-
-def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`x W' + bias` for x `[T, in]`, contiguous."""
-    if weight.dtype == torch.float32 and weight.device.type == "cpu":
-        return few_rows_product(x, weight, bias)
-    return F.linear(x, weight, bias)

@@ -23,8 +23,9 @@ from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
 from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath, refuse_attention, refuse_requests
-from chatpaged.engine.model_executor.models.dense import choose_context, load_dense_model, stop_tokens
+from chatpaged.engine.model_executor.models.dense import choose_context, dense_geometry, load_dense_model, stop_tokens
 from chatpaged.engine.model_executor.models.dense_config import NotDenseError
+from chatpaged.engine.model_executor.models.fused_ops import fused_problem
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel, NativeOptions
 from chatpaged.engine.model_executor.native.draws import draw_tokens
@@ -210,8 +211,10 @@ def load_model(
     try:
         if path.kind == "native":
             return _load_native(directory, files, path, options, tell)
-        if path.kind == "dense":
-            return _on_torch(load_dense_model(directory, path.dtype, device, options.max_model_len, files), path, options, device)
+        if path.kind == "dense" and path.config is not None:
+            path = choose_ops(choose_attention(dense_geometry(path.config), path, options, device), device)
+            dense = load_dense_model(directory, path.dtype, device, options.max_model_len, files, fused=path.fused)
+            return _on_torch(dense, path, options, device)
     except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
         if path.kind == "native":
             refuse_requests(options, path.dtype, str(error))
@@ -259,6 +262,17 @@ def choose_attention(geometry: KVGeometry, path: CodePath, options: EngineConfig
     if options.attention == "torch" and (shown := torch_reason(device, path.dtype)):
         reason = f"{reason}; {shown}"
     return replace(path, attention=options.attention, attention_reason=reason)
+
+
+def choose_ops(path: CodePath, device: torch.device) -> CodePath:
+    """How a model of torch operations whose attention is decided runs, with its other operations decided.
+
+    Triton's kernels store keys and values themselves, so they need an attention that finds them stored: Triton's.
+    """
+    if path.kind != "dense" or path.attention != "triton" or path.config is None:
+        return path
+    problem = fused_problem(device, path.dtype, path.config.hidden_size)
+    return replace(path, fused=True) if problem is None else replace(path, fused_reason=f"no fused kernels: {problem}")
 
 
 def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
