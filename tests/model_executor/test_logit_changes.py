@@ -10,9 +10,10 @@ import torch
 import transformers
 
 from chatpaged.engine.model_executor.logit_changes import change_logits
-from chatpaged.engine.model_executor.logprobs import token_logprobs
-from chatpaged.engine.model_executor.sampler import min_p_threshold, sample
+from chatpaged.engine.model_executor.sampler import queue_draws
+from chatpaged.engine.model_executor.step_draws import draw_samples
 from chatpaged.engine.scheduler_output import LogitChanges, SampleRow
+from tests.model_executor.plain_draws import sample
 
 hf: Any = transformers
 SIZE = 50
@@ -90,12 +91,11 @@ def test_nothing_is_copied_where_nothing_changes() -> None:
 
 @pytest.mark.parametrize("min_p", [0.0, 0.05, 0.3, 1.0])
 def test_min_p_keeps_what_transformers_keeps(min_p: float) -> None:
-    logits = logits_of_rows(5)
-    probabilities = torch.softmax(logits, -1)
-    least = min_p_threshold(probabilities, [min_p] * 5)
-    kept = torch.ones_like(logits, dtype=torch.bool) if least is None else probabilities >= least
+    logits = logits_of_rows(5) / 3
     expected = hf.MinPLogitsWarper(min_p)(torch.zeros(5, 1, dtype=torch.int64), logits).isfinite()
-    assert torch.equal(kept, expected)
+    draws = [SampleRow(0, 0, 1.0, 0, 1.0, (i + 0.5) / 20_000, min_p=min_p) for i in range(20_000)]
+    for row, kept in enumerate(expected):
+        assert set(sample(logits, [row] * len(draws), draws)) == set(kept.nonzero().flatten().tolist())
 
 
 def test_min_p_of_one_leaves_the_best_token() -> None:
@@ -118,8 +118,7 @@ def test_e15_log_probabilities() -> None:
     logits = logits_of_rows(2)
     samples = [row(logprobs=3), row(), row(logprobs=0)]
     rows = [1, 0, 0]
-    tokens = sample(logits, rows, samples)
-    first, second, third = token_logprobs(logits, rows, samples, tokens)
+    tokens, (first, second, third) = draw_samples(queue_draws, logits, rows, samples)
     assert second is None
     assert first is not None
     assert third is not None
@@ -136,7 +135,7 @@ def test_tokens_that_are_ruled_out_are_not_among_the_likeliest() -> None:
     logits = logits_of_rows(1)
     ban = row(LogitChanges(banned=tuple(range(2, SIZE))), logprobs=5)
     after, rows = change_logits(logits, [0], [ban])
-    (report,) = token_logprobs(after, rows, [ban], sample(after, rows, [ban]))
+    _, (report,) = draw_samples(queue_draws, after, rows, [ban])
     assert report is not None
     assert {token for token, _ in report.top} == {0, 1}
     assert sum(math.exp(value) for _, value in report.top) == pytest.approx(1)

@@ -9,8 +9,9 @@ import torch
 
 from chatpaged.engine.executor import NO_TOKEN
 from chatpaged.engine.model_executor import sampler
-from chatpaged.engine.model_executor.sampler import keep_top_k, keep_top_p, sample
+from chatpaged.engine.model_executor.sampler import FIRST_CANDIDATES
 from chatpaged.engine.scheduler_output import SampleRow
+from tests.model_executor.plain_draws import sample
 
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 """The largest number that Python's generator draws."""
@@ -30,6 +31,12 @@ def frequencies(logits: torch.Tensor, draws: int = 4000, *, temperature: float =
     rows = [row((i + 0.5) / draws, temperature=temperature, top_k=top_k, top_p=top_p) for i in range(draws)]
     tokens = sample(logits, [0] * draws, rows)
     return torch.bincount(torch.tensor(tokens), minlength=logits.shape[1]).to(torch.float64) / draws
+
+
+def kept_by_top_p(probabilities: torch.Tensor, *top_p: float) -> torch.Tensor:
+    changed = probabilities.clone()
+    assert sampler.keep_top_p(changed, torch.tensor(top_p, dtype=torch.float64).unsqueeze(1) - 1e-6, FIRST_CANDIDATES) is None
+    return changed
 
 
 def kept(logits: torch.Tensor, *, top_k: int = 0, top_p: float = 1.0) -> set[int]:
@@ -115,15 +122,14 @@ def test_top_p_is_not_confused_by_rounding(dtype: torch.dtype) -> None:
     probabilities /= probabilities.sum()
     for count in range(1, 11):
         wanted = float(probabilities[0, :count].sum())
-        assert int((keep_top_p(probabilities, [wanted]) > 0).sum()) == count
+        assert int((kept_by_top_p(probabilities, wanted) > 0).sum()) == count
 
 
-def test_e11_no_ops() -> None:
+@pytest.mark.parametrize("options", [{}, {"top_p": 1.0}, {"top_k": 40}, {"top_k": 41}, {"top_k": 10_000}])
+def test_e11_no_ops(options: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(1))
-    probabilities = torch.softmax(logits, -1)
-    assert torch.equal(keep_top_p(probabilities, [1.0, 1.0, 1.0]), probabilities)
-    for top_k in (0, 40, 41, 10_000):
-        assert torch.equal(keep_top_k(logits, [top_k] * 3), logits)
+    monkeypatch.setattr(torch, "topk", pytest.fail)  # nothing is ranked where nobody asks for it
+    assert kept(logits[:1] / 100, **options) == set(range(40))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("top_p", [1e-300, 1e-9, 1e-3])
@@ -141,19 +147,16 @@ def test_e11_ties_at_the_boundary_all_stay() -> None:
     assert kept(logits_of([0.4, 0.3, 0.2, 0.1]), top_k=2) == {0, 1}
 
 
-def test_filters_leave_other_rows_and_their_arguments_alone() -> None:
-    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(3))
+def test_filters_are_for_those_draws_alone_that_ask_for_them() -> None:
+    logits = torch.randn(1, 20, generator=torch.Generator().manual_seed(3))
     before = logits.clone()
-    filtered = keep_top_k(logits, [0, 3, 0])
+    limits: list[dict[str, float]] = [{}, {"top_k": 3}, {"top_k": 5, "top_p": 0.6}, {"top_p": 0.5}]
+    rows = [row((i // 4 + 0.5) / 2000, **limits[i % 4]) for i in range(8000)]  # type: ignore[arg-type]
+    tokens = sample(logits, [0] * 8000, rows)
     assert torch.equal(logits, before)
-    assert torch.equal(filtered[[0, 2]], before[[0, 2]])
-    assert int(torch.isfinite(filtered[1]).sum()) == 3
-    probabilities = torch.softmax(logits, -1)
-    before = probabilities.clone()
-    filtered = keep_top_p(probabilities, [1.0, 0.5, 1.0])
-    assert torch.equal(probabilities, before)
-    assert torch.equal(filtered[[0, 2]], before[[0, 2]])
-    assert 0.5 <= float(filtered[1].sum()) < 1
+    for i, options in enumerate(limits):
+        assert tokens[i::4] == sample(logits, [0] * 2000, rows[i::4])
+        assert set(tokens[i::4]) == kept(logits, **options)  # type: ignore[arg-type]
 
 
 def test_top_k_then_top_p() -> None:
@@ -171,18 +174,18 @@ def test_filtered_tokens_at_the_end_are_never_drawn() -> None:
 
 def test_flat_distributions_have_all_of_the_vocabulary_sorted() -> None:
     # More tokens are needed than are looked at first.
-    size = 3 * sampler._FIRST_CANDIDATES
+    size = 3 * FIRST_CANDIDATES
     logits = torch.linspace(0.0, 0.5, size, dtype=torch.float64).unsqueeze(0)
     probabilities = torch.softmax(logits, -1)
-    limited = keep_top_p(probabilities, [0.9])
+    limited = kept_by_top_p(probabilities, 0.9)
     count = int((limited > 0).sum())
-    assert count > sampler._FIRST_CANDIDATES
+    assert count > FIRST_CANDIDATES
     assert torch.equal(limited[0, -count:], probabilities[0, -count:])
     assert float(limited.sum()) >= 0.9 - 1e-6 > float(limited[0, -count + 1 :].sum())
     # A peaked mate in the batch changes nothing, in either direction.
     peaked = torch.zeros(1, size, dtype=torch.float64)
     peaked[0, 17] = 20.0
-    both = keep_top_p(torch.softmax(torch.cat([peaked, logits]), -1), [0.5, 0.9])
+    both = kept_by_top_p(torch.softmax(torch.cat([peaked, logits]), -1), 0.5, 0.9)
     assert torch.equal(both[1], limited[0])
     assert both[0].nonzero().flatten().tolist() == [17]
 

@@ -14,29 +14,28 @@ from dataclasses import dataclass
 
 import torch
 
-from chatpaged.engine.scheduler_output import ScheduledRow, SchedulerOutput
+from chatpaged.engine.model_executor import transfers
+from chatpaged.engine.model_executor.step_numbers import RowNumbers, RowSpan, TokenNumbers
+from chatpaged.engine.scheduler_output import SchedulerOutput
+
+__all__ = ("InputBatch", "RowSpan", "RowTables")
 
 
 @dataclass(frozen=True, slots=True)
-class RowSpan:
-    """Where one row lies in the batch.
+class RowTables:
+    """What kernels on a device read of the rows, N of them. See `RowNumbers`.
 
     Attributes:
-        begin: index of its first token.
-        length: tokens it computes.
-        start: tokens of the sequence computed before.
-        block_table: blocks of all its tokens up to the last one computed here.
+        cu_q: int32 `[N + 1]`.
+        seq_lens: int32 `[N]`.
+        block_table: int32 `[N, M]`.
+        slots: int64 `[T]`, where keys and values of each token go.
     """
 
-    begin: int
-    length: int
-    start: int
-    block_table: tuple[int, ...]
-
-    @property
-    def num_keys(self) -> int:
-        """Tokens its last token attends to, itself included."""
-        return self.start + self.length
+    cu_q: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    slots: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class InputBatch:
         slot_offsets: `[T]` int64, place in that block.
         logits_rows: `[R]` int64, indices of tokens whose logits are needed.
         spans: the rows.
+        tables: the same on a device, for its kernels; None on a CPU, where attention reads the spans.
     """
 
     input_ids: torch.Tensor
@@ -58,33 +58,24 @@ class InputBatch:
     slot_offsets: torch.Tensor
     logits_rows: torch.Tensor
     spans: tuple[RowSpan, ...]
+    tables: RowTables | None = None
 
     @classmethod
     def build(cls, output: SchedulerOutput, block_size: int, device: torch.device) -> InputBatch:
-        """Lays out a step."""
-        ids: list[int] = []
-        positions: list[int] = []
-        blocks: list[int] = []
-        logits_rows: list[int] = []
-        spans: list[RowSpan] = []
-        for row in output.rows:
-            spans.append(RowSpan(len(ids), len(row.token_ids), row.start, row.block_table))
-            ids += row.token_ids
-            positions += range(row.start, row.end)
-            blocks += _slot_blocks(row, block_size)
-            if row.samples:
-                logits_rows.append(len(ids) - 1)
-        # One transfer for all of them.
-        packed = torch.tensor([ids, positions, blocks], dtype=torch.int64).to(device)
-        return cls(
-            input_ids=packed[0],
-            positions=packed[1],
-            slot_blocks=packed[2],
-            slot_offsets=packed[1] % block_size,
-            logits_rows=torch.tensor(logits_rows, dtype=torch.int64).to(device),
-            spans=tuple(spans),
-        )
+        """Lays out a step, with one transfer."""
+        numbers = TokenNumbers.lay_out(output.rows, block_size)
+        if transfers.is_host(device):
+            (ids, positions, blocks, offsets), logits_rows = transfers.upload((numbers.columns, numbers.logits_rows), device)
+            return cls(ids, positions, blocks, offsets, logits_rows, numbers.spans)
+        rows = RowNumbers.lay_out(numbers.spans, output.num_tokens)
+        arrays = (numbers.columns, numbers.logits_rows, rows.cu_q, rows.seq_lens, rows.block_table, numbers.slots(block_size))
+        (ids, positions, blocks, offsets), logits_rows, cu_q, seq_lens, block_table, slots = transfers.upload(arrays, device)
+        return cls(ids, positions, blocks, offsets, logits_rows, numbers.spans, RowTables(cu_q, seq_lens, block_table, slots))
 
-
-def _slot_blocks(row: ScheduledRow, block_size: int) -> list[int]:
-    return [row.block_table[position // block_size] for position in range(row.start, row.end)]
+    def row_tables(self, block_size: int) -> RowTables:
+        """The rows for kernels, of which a CPU has none but when it interprets them."""
+        if self.tables is not None:
+            return self.tables
+        rows = RowNumbers.lay_out(self.spans, len(self.slot_blocks))
+        cu_q, seq_lens, block_table = transfers.upload((rows.cu_q, rows.seq_lens, rows.block_table), self.slot_blocks.device)
+        return RowTables(cu_q, seq_lens, block_table, self.slot_blocks * block_size + self.slot_offsets)

@@ -1,11 +1,18 @@
-"""Penalties, biases and bans: changes to single rows of logits before tokens are drawn from them."""
+"""Penalties, biases and bans: changes to single rows of logits before tokens are drawn from them.
+
+What is changed, and by how much, is worked out on the host, and goes to the device in one transfer for all rows of a step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
+from chatpaged.engine.model_executor.transfers import Array, upload
 from chatpaged.engine.scheduler_output import LogitChanges, SampleRow
 
 
@@ -18,41 +25,85 @@ def change_logits(logits: torch.Tensor, rows: Sequence[int], samples: Sequence[S
         samples: how to draw.
 
     Returns:
-        Logits with one more row for each sample that changes its own, and for each sample its row of them.
+        The logits that are drawn from, in at least float32 where any are changed; each sample that changes its own has a row for itself.
+        And for each sample its row of them.
     """
-    rows = list(rows)
-    changed = [i for i, sample_row in enumerate(samples) if sample_row.changes is not None]
-    if not changed:
-        return logits, rows
-    own = logits[[rows[i] for i in changed]].to(torch.promote_types(logits.dtype, torch.float32))
-    for row, i in enumerate(changed):
-        changes = samples[i].changes
-        if changes is not None:
-            _change(own[row], changes)
-        rows[i] = logits.shape[0] + row
-    return torch.cat([logits.to(own.dtype), own]), rows
+    if all(sample_row.changes is None for sample_row in samples):
+        return logits, list(rows)
+    taken = sorted({row for row, sample_row in zip(rows, samples, strict=True) if sample_row.changes is None})
+    shared = {row: i for i, row in enumerate(taken)}
+    edits = _Edits(logits.shape[1], np.float64 if logits.dtype == torch.float64 else np.float32)
+    own_rows = []
+    for row, sample_row in zip(rows, samples, strict=True):
+        if sample_row.changes is None:
+            own_rows.append(shared[row])
+        else:
+            edits.add(len(taken), sample_row.changes)
+            own_rows.append(len(taken))
+            taken.append(row)
+    places, *numbers = upload([np.array(taken), *edits.arrays()], logits.device)
+    own = logits.index_select(0, places).to(torch.promote_types(logits.dtype, torch.float32))
+    _apply(own.view(-1), *numbers)
+    return own, own_rows
 
 
-def _change(row: torch.Tensor, changes: LogitChanges) -> None:
-    """Changes one row, `[vocabulary]`, in place."""
-    if changes.repetition_penalty != 1:
-        _penalize_repetition(row, changes)
-    if changes.output_ids and (changes.presence_penalty or changes.frequency_penalty):
-        tokens, counts = torch.unique(_ids(changes.output_ids, row), return_counts=True)
-        row[tokens] -= changes.presence_penalty + changes.frequency_penalty * counts.to(row.dtype)
-    if changes.bias:
-        tokens = _ids([token for token, _ in changes.bias], row)
-        row[tokens] += torch.tensor([bias for _, bias in changes.bias], dtype=row.dtype, device=row.device)
-    if changes.banned:
-        row[_ids([token for token in changes.banned if token < row.shape[0]], row)] = -torch.inf
+class _Edits:
+    """What is done to which numbers of `[rows, vocabulary]`, seen as one row. No list has a number twice."""
+
+    def __init__(self, vocabulary: int, dtype: type[np.floating[Any]]) -> None:
+        self._vocabulary = vocabulary
+        self._dtype = dtype
+        self._repeated: list[Array] = []
+        self._penalties: list[Array] = []
+        self._counted: list[Array] = []
+        self._reductions: list[Array] = []
+        self._biased: list[Array] = []
+        self._biases: list[Array] = []
+        self._banned: list[Array] = []
+
+    def add(self, row: int, changes: LogitChanges) -> None:
+        """Notes what one row is to become."""
+        if changes.repetition_penalty != 1:
+            # Transformers' `RepetitionPenaltyLogitsProcessor` (CTRL, Keskar et al. 2019): prompt and answer count alike.
+            seen = {*changes.prompt_ids, *changes.output_ids}
+            self._repeated.append(self._places(row, seen))
+            self._penalties.append(np.full(len(seen), changes.repetition_penalty, self._dtype))
+        if changes.output_ids and (changes.presence_penalty or changes.frequency_penalty):
+            counts = Counter(changes.output_ids)
+            self._counted.append(self._places(row, counts))
+            times = np.fromiter(counts.values(), self._dtype, len(counts))
+            self._reductions.append(self._dtype(changes.presence_penalty) + self._dtype(changes.frequency_penalty) * times)
+        if changes.bias:
+            self._biased.append(self._places(row, [token for token, _ in changes.bias]))
+            self._biases.append(np.array([bias for _, bias in changes.bias], self._dtype))
+        self._banned.append(self._places(row, [token for token in changes.banned if token < self._vocabulary]))
+
+    def arrays(self) -> list[Array]:
+        """What `_apply` takes, in its order: places and amounts by turns."""
+        kinds = (self._repeated, self._penalties, self._counted, self._reductions, self._biased, self._biases, self._banned)
+        types: list[Any] = [np.int64, self._dtype] * 4
+        return [np.concatenate([np.empty(0, dtype), *parts]) for dtype, parts in zip(types, kinds, strict=False)]
+
+    def _places(self, row: int, tokens: Collection[int]) -> Array:
+        return np.fromiter(tokens, np.int64, len(tokens)) + row * self._vocabulary
 
 
-def _penalize_repetition(row: torch.Tensor, changes: LogitChanges) -> None:
-    """Transformers' `RepetitionPenaltyLogitsProcessor` (CTRL, Keskar et al. 2019): prompt and answer count alike."""
-    tokens = torch.unique(_ids((*changes.prompt_ids, *changes.output_ids), row))
-    seen = row[tokens]
-    row[tokens] = torch.where(seen < 0, seen * changes.repetition_penalty, seen / changes.repetition_penalty)
-
-
-def _ids(token_ids: Sequence[int], row: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(token_ids, dtype=torch.int64, device=row.device)
+def _apply(
+    logits: torch.Tensor,
+    repeated: torch.Tensor,
+    penalties: torch.Tensor,
+    counted: torch.Tensor,
+    reductions: torch.Tensor,
+    biased: torch.Tensor,
+    biases: torch.Tensor,
+    banned: torch.Tensor,
+) -> None:
+    """Changes logits, `[rows x vocabulary]`, in place."""
+    if len(repeated):
+        seen = logits[repeated]
+        logits[repeated] = torch.where(seen < 0, seen * penalties, seen / penalties)
+    if len(counted):
+        logits[counted] -= reductions
+    if len(biased):
+        logits[biased] += biases
+    logits.index_fill_(0, banned, -torch.inf)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,23 +13,21 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import BlockExchange, ModelCode, StepResult
 from chatpaged.engine.model_executor.attention.choice import KERNELS
 from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_rows, swap_bytes
-from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache
-from chatpaged.engine.model_executor.logit_changes import change_logits
-from chatpaged.engine.model_executor.logprobs import token_logprobs
-from chatpaged.engine.model_executor.memory import free_memory, require_memory
+from chatpaged.engine.model_executor.memory import format_bytes, free_memory, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
 from chatpaged.engine.model_executor.native.interface import VERSION
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from chatpaged.engine.model_executor.pool_maker import make_pool
+from chatpaged.engine.model_executor.step_draws import draw_step
 from chatpaged.engine.model_executor.step_memory import StepSizes
+from chatpaged.engine.model_executor.step_times import StepTimes
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
-from chatpaged.engine.outputs import TokenLogprobs
-from chatpaged.engine.scheduler_output import BlockOperation, SampleRow, SchedulerOutput
+from chatpaged.engine.scheduler_output import BlockOperation, SchedulerOutput
 from chatpaged.engine.weight_files import check_directory, model_name, weight_identity
-from chatpaged.errors import InvalidRequestError
+from chatpaged.errors import InvalidRequestError, MemoryBudgetError
 
 FORMAT = 1
 """Changes when keys and values are laid out in another way; the kernels have a version of their own."""
@@ -116,56 +113,41 @@ class ModelRunner:
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """See `ModelExecutor.execute`."""
-        begin = time.perf_counter()
-        with torch.inference_mode():
-            self._moves.apply(output.operations)
-            applied = time.perf_counter()
-            batch = InputBatch.build(output, self._kv_cache.layout.block_size, self._device)
-            prepared = time.perf_counter()
-            logits = self._model.forward(batch, self._kv_cache)
-            self._synchronize()
-            computed = time.perf_counter()
-            token_ids, logprobs = _sample_rows(self._model, logits, output)
-            sampled = time.perf_counter()
+        times = StepTimes(self._device)
+        try:
+            with torch.inference_mode():
+                self._moves.apply(output.operations)
+                times.mark()
+                batch = InputBatch.build(output, self._kv_cache.layout.block_size, self._device)
+                times.mark()
+                logits = self._model.forward(batch, self._kv_cache)
+                times.mark()
+                token_ids, logprobs = draw_step(self._model.draw, logits, output.rows)
+        except torch.OutOfMemoryError as error:
+            raise self._no_memory(output) from error
+        operations, prepare, forward, sample = times.seconds()
         return StepResult(
             token_ids=token_ids,
             logprobs=logprobs,
-            operations=applied - begin,
-            prepare=prepared - applied,
-            forward=computed - prepared,
-            sample=sampled - computed,
+            operations=operations,
+            prepare=prepare,
+            forward=forward,
+            sample=sample,
             padding=logits.padding,
         )
 
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # sampling has to wait anyway; without it the times would lie
+    def _no_memory(self, output: SchedulerOutput) -> MemoryBudgetError:
+        pool = self.num_blocks * self.block_bytes
+        return MemoryBudgetError(
+            f"no memory for the intermediate results of a step of {output.num_tokens} tokens in {len(output.rows)} sequences: "
+            f"{format_bytes(free_memory(self._device))} are free beside a KV pool of {format_bytes(pool)}; "
+            "use a smaller --kv-memory, --memory-utilization or --max-batched-tokens"
+        )
 
     def close(self) -> None:
         """Drops weights and pool."""
         self._model.close()
         del self._model, self._kv_cache, self._moves
-
-
-def _sample_rows(
-    model: StepModel, computed: Logits, output: SchedulerOutput
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[TokenLogprobs | None, ...], ...]]:
-    """Draws all tokens of a step. Returns them and what was asked to be reported of them, row by row."""
-    sampling = [row for row in output.rows if row.samples]
-    if not sampling:
-        return ((),) * len(output.rows), ()
-    samples = [sample_row for row in sampling for sample_row in row.samples]
-    if computed.best is not None and all(is_plain_greedy(sample_row) for sample_row in samples):
-        best = iter(computed.best)
-        return tuple((next(best),) * len(row.samples) if row.samples else () for row in output.rows), ()
-    logits = computed.values
-    logits, rows = change_logits(logits, [i for i, row in enumerate(sampling) for _ in row.samples], samples)
-    drawn = model.draw(logits, rows, samples)
-    tokens, reports = iter(drawn), iter(token_logprobs(logits, rows, samples, drawn))
-    return (
-        tuple(tuple(next(tokens) for _ in row.samples) for row in output.rows),
-        tuple(tuple(next(reports) for _ in row.samples) for row in output.rows),
-    )
 
 
 def step_sizes(config: EngineConfig, max_model_len: int, device: torch.device) -> StepSizes:
@@ -182,11 +164,6 @@ def with_graphs(code: ModelCode, count: int, reason: str) -> ModelCode:
     """What a model runs on, its graphs named, or why there are none."""
     name = f"{code.name}, {count} CUDA graphs" if count else code.name
     return replace(code, name=name, reason="; ".join(part for part in (code.reason, reason) if part))
-
-
-def is_plain_greedy(sample_row: SampleRow) -> bool:
-    """Whether nothing but the likeliest token is asked for."""
-    return sample_row.temperature == 0 and sample_row.changes is None and sample_row.logprobs is None
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,19 +1,32 @@
-"""Drawing tokens from logits, for a whole step at once."""
+"""Drawing tokens from logits, for a whole step at once. On a device all of it is queued: nothing here waits for a number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from chatpaged.engine.executor import NO_TOKEN
+from chatpaged.engine.model_executor import transfers
+from chatpaged.engine.model_executor.draw_columns import DrawColumns
 from chatpaged.engine.scheduler_output import SampleRow
 
-_FIRST_CANDIDATES = 1024
-_ROUNDING = 1e-6
+UNDECIDED = -2
+"""Stands where top-p needs more candidates than were looked at, which shows only when the numbers are read."""
+FIRST_CANDIDATES = 1024
+_MOST_NUMBERS = 2**23
+"""Probabilities that are computed at once: some 200 MB with all that is made of them, whatever the size of the batch."""
 
 
-def sample(logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+def rows_at_once(vocabulary: int) -> int:
+    """Rows of probabilities that are computed at once."""
+    return max(1, _MOST_NUMBERS // vocabulary)
+
+
+def queue_draws(
+    logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow], candidates: int = FIRST_CANDIDATES
+) -> torch.Tensor:
     """Draws one token for each sample.
 
     A token depends on its own row's logits and its own uniform number only, never on the other rows.
@@ -21,86 +34,93 @@ def sample(logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRo
     Args:
         logits: `[R, vocabulary]`.
         rows: for each sample its row of the logits.
-        samples: how to draw.
+        samples: how to draw; at least one.
+        candidates: likeliest tokens that top-p looks at. Where that is not enough, all are looked at if numbers can be read without
+            waiting for them, else the token is undecided.
 
     Returns:
-        Token ids, one a sample; `NO_TOKEN` where a row holds NaN or infinity.
+        Token ids, int64 `[S]`, on the device of the logits; `NO_TOKEN` where a row holds NaN or infinity, `UNDECIDED` where more
+        candidates have to be looked at.
     """
     best = torch.max(logits, dim=-1)
     # The largest of some numbers is NaN where one of them is.
-    greedy = torch.where(best.values.isfinite(), best.indices, NO_TOKEN).tolist()
-    tokens = [greedy[row] for row in rows]
-    drawn = [i for i, sample_row in enumerate(samples) if sample_row.temperature > 0 and tokens[i] != NO_TOKEN]
+    tokens = torch.where(best.values.isfinite(), best.indices, NO_TOKEN)
+    if list(rows) != list(range(logits.shape[0])):
+        tokens = tokens.index_select(0, transfers.upload([np.array(rows)], logits.device)[0])
+    drawn = [i for i, sample_row in enumerate(samples) if sample_row.temperature > 0]
     if drawn:
-        chosen = _draw(logits[[rows[i] for i in drawn]], [samples[i] for i in drawn])
-        for i, token in zip(drawn, chosen, strict=True):
-            tokens[i] = token
+        columns = DrawColumns.build(logits, rows, samples, drawn)
+        step = rows_at_once(logits.shape[1])
+        pieces = [columns.piece(i, min(i + step, len(drawn))) for i in range(0, len(drawn), step)]
+        chosen = torch.cat([_draw(logits, best.values, piece, candidates) for piece in pieces])
+        greedy = tokens.index_select(0, columns.places)
+        tokens.index_copy_(0, columns.places, torch.where(greedy == NO_TOKEN, NO_TOKEN, chosen))
     return tokens
 
 
-def _draw(logits: torch.Tensor, samples: list[SampleRow]) -> list[int]:
-    if logits.device.type == "mps":
-        logits = logits.cpu()  # sums are taken in float64, which is not there
+def _draw(logits: torch.Tensor, best: torch.Tensor, draws: DrawColumns, candidates: int) -> torch.Tensor:
+    """Tokens of some draws, int64 `[D]`; any where the logits are not numbers.
 
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device).unsqueeze(1)
-
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    # The largest logit is taken off first: a temperature close to 0 would make all of them infinite. One that is 0 in the
-    # logits' type would make the largest NaN.
-    temperatures = column([s.temperature for s in samples]).to(logits.dtype).clamp_(min=torch.finfo(logits.dtype).tiny)
-    logits = (logits - logits.max(dim=-1, keepdim=True).values) / temperatures
-    logits = keep_top_k(logits, [s.top_k for s in samples])
-    probabilities = torch.softmax(logits, dim=-1)
-    least = min_p_threshold(probabilities, [s.min_p for s in samples])
-    probabilities = keep_top_p(probabilities, [s.top_p for s in samples])
+    Args:
+        logits: `[R, vocabulary]`.
+        best: `[R]`, the largest logit of each row.
+        draws: some of the step's.
+        candidates: see `queue_draws`.
+    """
+    scaled = logits.index_select(0, draws.rows).to(draws.temperatures.dtype)
+    # The largest logit is taken off first: a temperature close to 0 would make all of them infinite.
+    scaled.sub_(best.index_select(0, draws.rows).to(scaled.dtype).unsqueeze(1)).div_(draws.temperatures)
+    keep_top_k(scaled[: len(draws.top_k)], draws.top_k, draws.last)
+    probabilities = torch.softmax(scaled, dim=-1)
+    least = draws.min_p * probabilities.amax(dim=-1, keepdim=True) if draws.has_min_p else None
+    undecided = keep_top_p(probabilities[draws.top_p_draws], draws.wanted[draws.top_p_draws], candidates)
     if least is not None:
-        probabilities = probabilities.masked_fill(probabilities < least, 0)
+        probabilities.masked_fill_(probabilities < least, 0)
     # Inverse transform: the first token at which the summed probability exceeds uniform x total.
     sums = torch.cumsum(probabilities, dim=-1, dtype=torch.float64)
-    targets = column([s.uniform for s in samples]) * sums[:, -1:]
-    chosen = torch.searchsorted(sums, targets, right=True).clamp_(max=sums.shape[1] - 1)
-    return [int(token) for token in chosen.squeeze(1).tolist()]
+    chosen = torch.searchsorted(sums, draws.uniforms * sums[:, -1:], right=True).clamp_(max=sums.shape[1] - 1).squeeze(1)
+    if undecided is not None:
+        chosen[draws.top_p_draws].masked_fill_(undecided, UNDECIDED)
+    return chosen
 
 
-def min_p_threshold(probabilities: torch.Tensor, min_p: Sequence[float]) -> torch.Tensor | None:
-    """The probability, `[rows, 1]`, that a token of each row must have to be kept; None if no row has a limit."""
-    if not any(min_p):
-        return None
-    shares = torch.tensor(min_p, dtype=probabilities.dtype, device=probabilities.device).unsqueeze(1)
-    return shares * probabilities.max(dim=-1, keepdim=True).values
+def keep_top_k(logits: torch.Tensor, top_k: Sequence[int], last: torch.Tensor) -> None:
+    """Sets all but the k largest logits of each row to -inf, in place. Ties with the last kept one stay.
 
-
-def keep_top_k(logits: torch.Tensor, top_k: Sequence[int]) -> torch.Tensor:
-    """Sets all but the k largest logits of each row to -inf. Ties with the last kept one stay; 0 keeps all."""
-    limited = [row for row, k in enumerate(top_k) if 0 < k < logits.shape[1]]
-    if not limited:
-        return logits
-    largest = torch.topk(logits[limited], max(top_k[row] for row in limited), dim=-1).values
-    last = torch.tensor([top_k[row] - 1 for row in limited], device=logits.device).unsqueeze(1)
-    logits = logits.clone()
-    logits[limited] = logits[limited].masked_fill(logits[limited] < largest.gather(1, last), -torch.inf)
-    return logits
-
-
-def keep_top_p(probabilities: torch.Tensor, top_p: Sequence[float]) -> torch.Tensor:
-    """Sets the probability of all but the most likely tokens of each row to 0.
-
-    The smallest set whose sum reaches p is kept, and what ties with its last member. The sum has a tolerance for rounding.
+    Args:
+        logits: `[K, vocabulary]`.
+        top_k: k of each row, at least 1 and less than the vocabulary.
+        last: int64 `[K or more, 1]`, the same numbers less 1, on the device.
     """
-    limited = [row for row, p in enumerate(top_p) if p < 1]
-    if not limited:
-        return probabilities
-    part = probabilities[limited]
-    wanted = torch.tensor([top_p[row] for row in limited], dtype=torch.float64, device=part.device).unsqueeze(1) - _ROUNDING
-    count = min(_FIRST_CANDIDATES, part.shape[1])
-    while True:
-        largest = torch.topk(part, count, dim=-1).values
-        sums = torch.cumsum(largest, dim=-1, dtype=torch.float64)
-        if count == part.shape[1] or bool((sums[:, -1:] >= wanted).all()):
-            break
-        count = part.shape[1]  # flat distributions need all of the vocabulary sorted
+    if top_k:
+        largest = torch.topk(logits, max(top_k), dim=-1).values
+        logits.masked_fill_(logits < largest.gather(1, last[: len(top_k)]), -torch.inf)
+
+
+def keep_top_p(probabilities: torch.Tensor, wanted: torch.Tensor, candidates: int) -> torch.Tensor | None:
+    """Sets the probability of all but the most likely tokens of each row to 0, in place.
+
+    The smallest set whose sum reaches what is wanted is kept, and what ties with its last member.
+
+    Args:
+        probabilities: `[P, vocabulary]`.
+        wanted: float64 `[P, 1]`.
+        candidates: see `queue_draws`.
+
+    Returns:
+        `[P]`, rows that need more candidates; None if there are none for sure.
+    """
+    if not len(probabilities):
+        return None
+    vocabulary = probabilities.shape[1]
+    count = min(candidates, vocabulary)
+    largest = torch.topk(probabilities, count, dim=-1).values
+    sums = torch.cumsum(largest, dim=-1, dtype=torch.float64)
+    short = sums[:, -1] < wanted[:, 0] if count < vocabulary else None
+    if short is not None and transfers.is_host(short.device):
+        if bool(short.any()):
+            return keep_top_p(probabilities, wanted, vocabulary)
+        short = None
     last = (sums < wanted).sum(dim=-1, keepdim=True).clamp_(max=count - 1)
-    probabilities = probabilities.clone()
-    probabilities[limited] = part.masked_fill(part < largest.gather(1, last), 0)
-    return probabilities
+    probabilities.masked_fill_(probabilities < largest.gather(1, last), 0)
+    return short

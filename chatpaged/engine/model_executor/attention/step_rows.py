@@ -32,21 +32,12 @@ class StepRows:
 
     @classmethod
     def build(cls, batch: InputBatch, block_size: int) -> StepRows:
-        """Lays out a step's sequences, on the batch's device, with one transfer."""
-        spans = batch.spans
-        longest = max((len(span.block_table) for span in spans), default=1)
-        width = 1 << (longest - 1).bit_length()
-        cu_q = [*(span.begin for span in spans), len(batch.slot_blocks)]
-        numbers = cu_q + [span.num_keys for span in spans]
-        for span in spans:
-            numbers += [*span.block_table, *(0,) * (width - len(span.block_table))]
-        device = batch.slot_blocks.device
-        packed = torch.tensor(numbers, dtype=torch.int32).to(device)
-        count = len(spans)
+        """Takes a step's sequences from its batch, on the batch's device."""
+        tables = batch.row_tables(block_size)
         return cls(
-            cu_q=packed[: count + 1],
-            seq_lens=packed[count + 1 : 2 * count + 1],
-            block_table=packed[2 * count + 1 :].view(count, width),
-            slots=batch.slot_blocks * block_size + batch.slot_offsets,
-            only_single=all(span.length == 1 for span in spans),
+            cu_q=tables.cu_q,
+            seq_lens=tables.seq_lens,
+            block_table=tables.block_table,
+            slots=tables.slots,
+            only_single=all(span.length == 1 for span in batch.spans),
         )

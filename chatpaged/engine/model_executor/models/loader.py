@@ -31,7 +31,7 @@ from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
 from chatpaged.engine.model_executor.native.draws import draw_tokens
 from chatpaged.engine.model_executor.native.library import NativeError, Team, native_problem
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
-from chatpaged.engine.model_executor.sampler import sample
+from chatpaged.engine.model_executor.sampler import queue_draws
 from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
 
@@ -67,8 +67,8 @@ class StepModel(Protocol):
     def graphs(self) -> tuple[int, str]:
         """How many graphs there are, and why there are none; empty where nobody would expect any."""
 
-    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
-        """Draws a token for each sample from its row of the logits; `NO_TOKEN` where they are not numbers. See `sampler.sample`."""
+    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> torch.Tensor:
+        """Draws a token for each sample from its row of the logits, int64 `[S]`, without waiting. See `sampler.queue_draws`."""
 
     @property
     def weight_bytes(self) -> int:
@@ -157,9 +157,9 @@ class TorchStepModel:
         """See `StepModel.graphs`."""
         return len(self._graphs), self._graphs.reason
 
-    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> torch.Tensor:
         """See `StepModel.draw`."""
-        return sample(logits, rows, samples) if self._team is None else draw_tokens(self._team, logits.contiguous(), rows, samples)
+        return queue_draws(logits, rows, samples) if self._team is None else draw_tokens(self._team, logits.contiguous(), rows, samples)
 
     def close(self) -> None:
         """See `StepModel.close`."""

@@ -257,7 +257,7 @@ class NativeDenseModel:
     def drop_graphs(self) -> None:
         """See `StepModel.drop_graphs`."""
 
-    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+    def draw(self, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> torch.Tensor:
         """See `StepModel.draw`."""
         return draw_tokens(self._team, logits, rows, samples)
 

@@ -13,7 +13,7 @@ from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.errors import MemoryBudgetError
 
 
-def draw_tokens(team: Team, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> list[int]:
+def draw_tokens(team: Team, logits: torch.Tensor, rows: Sequence[int], samples: Sequence[SampleRow]) -> torch.Tensor:
     """Draws one token for each sample.
 
     Args:
@@ -23,7 +23,7 @@ def draw_tokens(team: Team, logits: torch.Tensor, rows: Sequence[int], samples: 
         samples: how to draw.
 
     Returns:
-        Token ids, one a sample; `NO_TOKEN` where a row holds NaN, or nothing but infinity.
+        Token ids, int64 `[S]`; `NO_TOKEN` where a row holds NaN, or nothing but infinity.
 
     Raises:
         MemoryBudgetError: no memory for intermediate results.
@@ -38,4 +38,4 @@ def draw_tokens(team: Team, logits: torch.Tensor, rows: Sequence[int], samples: 
     tokens = (ctypes.c_int32 * len(samples))()
     if team.library.cp_sample(team.handle, len(samples), draws, logits.shape[1], tokens):
         raise MemoryBudgetError("no memory for drawing tokens")
-    return list(tokens)
+    return torch.frombuffer(tokens, dtype=torch.int32).to(torch.int64)
