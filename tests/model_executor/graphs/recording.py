@@ -91,6 +91,19 @@ class Recordings:
         return sum(graph.replays for graph in self.graphs)
 
 
+class _Again:
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.replay = run
+
+
+class Repeats:
+    """Runs a step anew on the same buffers, where there is no recording, as of interpreted kernels. Satisfies `GraphMaker`."""
+
+    def record(self, run: Callable[[], None]) -> _Again:
+        run()
+        return _Again(run)
+
+
 class StaticAttention:
     """Attention that depends on nothing but tensors, as Triton's: each token over all slots of its sequence. Satisfies `PagedAttention`."""
 

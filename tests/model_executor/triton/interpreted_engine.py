@@ -13,10 +13,12 @@ from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.attention import triton_kernels, triton_paged
 from chatpaged.engine.model_executor.attention.triton_paged import triton_problem
 from chatpaged.engine.model_executor.describe import describe
+from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
 from chatpaged.engine.model_executor.kv_cache import KVCache
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.engine.model_executor.models import fused_kernels, fused_ops
 from chatpaged.errors import InvalidRequestError
+from tests.model_executor.graphs.recording import Repeats
 from tests.model_executor.harness import Arrival, greedy, make_engine, serve
 
 CPU = torch.device("cpu")
@@ -54,6 +56,23 @@ def test_same_answers(family: str, dtype: str, code: str, model_directory: Calla
     told, theirs = answers(directory, "torch", dtype)
     assert told.startswith(f"{code.removeprefix('fused ')} · {dtype} (")
     assert ours == theirs
+
+
+def test_steps_padded_to_the_size_of_a_graph(model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_paged, "_MIN_CHUNK", 16)
+    directory = model_directory("llama")
+    arrivals = {name: ARRIVALS[name] for name in ("short", "long")}
+    options = {"attention": "triton", "dtype": "float32", "kv_blocks": 20, "max_num_seqs": 3, "max_num_batched_tokens": 24}
+    with make_engine(directory, **options) as engine:
+        expected = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(4)).items()}
+    monkeypatch.setattr(ModelGraphs, "choose", lambda *_, **__: ModelGraphs(Repeats()))
+    with make_engine(directory, **options) as engine:
+        padded = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(4)).items()}
+        counters = engine.snapshot().counters
+    assert counters["graph_steps"] > 4
+    assert counters["graph_padding"] > 20
+    assert counters["eager_steps"] == 0
+    assert padded == expected
 
 
 def test_what_is_told_before_loading(model_directory: Callable[[str], Path]) -> None:
