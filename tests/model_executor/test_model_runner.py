@@ -14,11 +14,13 @@ import torch
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor import kv_cache, model_runner
+from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.model_runner import ModelRunner, choose_device
 from chatpaged.engine.model_executor.models import loader
-from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, SampleRow, ScheduledRow, SchedulerOutput
+from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind, LogitChanges, SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.errors import InvalidRequestError, MemoryBudgetError, ModelError
 from tests.model_executor.harness import load_reference
+from tests.model_executor.no_waiting import device_like
 from tests.model_executor.test_equivalence import PROMPTS
 from tests.model_executor.tiny_models import CONTEXT, END, VOCAB_SIZE
 
@@ -162,6 +164,48 @@ def test_operations_come_before_the_forward_pass(directory: Path) -> None:
     copies = (BlockOperation(BlockOperationKind.COPY, 4, 8), BlockOperation(BlockOperationKind.COPY, 8, 6))
     rows = (row(1, [9] * 16, (4,)), row(2, [9] * 16, (8,)), row(0, prompt[10:], (6, 2), GREEDY, start=10))
     assert runner.execute(SchedulerOutput(1, rows, copies)).token_ids[2] == (expected,)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), MemoryError()])
+def test_c15_too_little_memory_for_a_step(directory: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load(directory)
+
+    def forward(*_: object) -> Logits:
+        raise error
+
+    monkeypatch.setattr(runner._model, "forward", forward)
+    monkeypatch.setattr(model_runner, "free_memory", lambda _: 2**20)
+    wanted = (
+        r"^no memory for the intermediate results of a step of 3 tokens in 2 sequences: 1\.0 MiB are free beside a KV pool of "
+        r"[\d.]+ KiB; use a smaller --kv-memory, --memory-utilization or --max-batched-tokens$"
+    )
+    with pytest.raises(MemoryBudgetError, match=wanted):
+        runner.execute(SchedulerOutput(0, (row(0, [5, 6], (1,)), row(1, [7], (2,), GREEDY)), ()))
+
+
+def test_other_errors_of_a_step_stay_what_they_are(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load(directory)
+
+    def forward(*_: object) -> Logits:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(runner._model, "forward", forward)
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        runner.execute(SchedulerOutput(0, (row(0, [5], (1,)),), ()))
+
+
+def test_a_step_on_a_device_reads_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The model itself has no part in this: what its attention waits for is the attention's own affair.
+    runner = load(directory)
+    logits = torch.randn(2, VOCAB_SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(runner._model, "forward", lambda batch, _: Logits(logits[: len(batch.logits_rows)]))
+    drawn = SampleRow(0, 0, 0.7, 5, 0.9, 0.4, logprobs=3, changes=LogitChanges(presence_penalty=0.5, output_ids=(4, 4)))
+    output = SchedulerOutput(0, (row(0, [5, 6, 7], (4,)), row(1, [9] * 20, (4, 5), drawn, GREEDY), row(2, [1], (6,), GREEDY)), ())
+    expected = runner.execute(output)
+    with device_like() as reads:
+        result = runner.execute(output)
+    assert (result.token_ids, result.logprobs) == (expected.token_ids, expected.logprobs)
+    assert len(reads) == 1
 
 
 def test_close_gives_memory_back(directory: Path) -> None:

@@ -15,7 +15,7 @@ from chatpaged.engine.model_executor.attention.choice import KERNELS
 from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_rows, swap_bytes
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache
-from chatpaged.engine.model_executor.memory import format_bytes, free_memory, require_memory
+from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
 from chatpaged.engine.model_executor.native.interface import VERSION
@@ -123,8 +123,10 @@ class ModelRunner:
                 logits = self._model.forward(batch, self._kv_cache)
                 times.mark()
                 token_ids, logprobs = draw_step(self._model.draw, logits, output.rows)
-        except torch.OutOfMemoryError as error:
-            raise self._no_memory(output) from error
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise self._no_memory(output) from error
+            raise
         operations, prepare, forward, sample = times.seconds()
         return StepResult(
             token_ids=token_ids,
