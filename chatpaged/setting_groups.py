@@ -64,8 +64,12 @@ class EngineSettings:
 
     device: str = _setting("auto", Choice(DEVICES), "Where to run.")
     dtype: str = _setting("auto", Choice(DTYPES), "Type of weights and KV; auto is float32 on a CPU.")
-    quantize: str = _setting("auto", Choice(QUANTIZE), "How weights are stored on a CPU; auto is int4 where nothing is lost, else int8.")
-    kv_dtype: str = _setting("auto", Choice(KV_DTYPES), "How keys and values are stored on a CPU; auto is fp16 beside quantized weights.")
+    quantize: str = _setting(
+        "auto", Choice(QUANTIZE), "How weights are stored: fp8 on CUDA, others on a CPU, where auto is int4 if nothing is lost, else int8."
+    )
+    kv_dtype: str = _setting(
+        "auto", Choice(KV_DTYPES), "How keys and values are stored: fp8 on CUDA, others on a CPU; auto is fp16 beside quantized weights."
+    )
     attention: str = _setting(
         "auto", Choice(ATTENTIONS), "Which attention a model gets; auto on CUDA is the first of triton, flash, varlen that runs there."
     )

@@ -106,7 +106,12 @@ HOMES: dict[str, str | tuple[str, ...] | None] = {
     "transformers": "engine.model_executor",
     "safetensors": "engine.model_executor",
     "flash_attn": "engine.model_executor.attention.flash_paged",
-    "triton": ("engine.model_executor.attention.triton_kernels", "engine.model_executor.models.fused_kernels"),
+    "triton": (
+        "engine.model_executor.attention.triton_kernels",
+        "engine.model_executor.attention.fp8_kernels",
+        "engine.model_executor.models.fused_kernels",
+        "engine.model_executor.models.fp8_product_kernels",
+    ),
     "huggingface_hub": "hub",
     "click": "cli",
     "textual": "ui",

@@ -11,8 +11,8 @@ DEFAULT_BLOCK_SIZE = 16
 MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
-QUANTIZE = ("auto", "none", "fp16", "int8", "int4")
-KV_DTYPES = ("auto", "fp32", "fp16", "int8")
+QUANTIZE = ("auto", "none", "fp16", "int8", "int4", "fp8")
+KV_DTYPES = ("auto", "fp32", "fp16", "int8", "fp8")
 ATTENTIONS = ("auto", "torch", "triton", "flash", "varlen")
 CODE_PATHS = ("auto", "native", "dense", "universal")
 
@@ -35,8 +35,8 @@ class EngineConfig:
         enable_prefix_caching: share computed blocks between sequences with the same beginning.
         device: where the model runs: auto, cpu, cuda or mps.
         dtype: type of the arithmetic, and of weights and KV where they are not quantised: auto, float32, float16, bfloat16 or float64.
-        quantize: how weights are stored on a CPU: auto, none, fp16, int8 or int4.
-        kv_dtype: how keys and values are stored on a CPU: auto, fp32, fp16 or int8.
+        quantize: how weights are stored: auto or none; on a CPU fp16, int8 or int4; on CUDA fp8.
+        kv_dtype: how keys and values are stored: auto; on a CPU fp32, fp16 or int8; on CUDA fp8.
         attention: how tokens attend on devices where there is a choice: auto, torch, triton, flash or varlen.
         code_path: which code runs the model, for comparing them: auto, native, dense or universal.
         enforce_eager: beside a GPU, launch each operation of a step by itself instead of replaying recorded graphs.

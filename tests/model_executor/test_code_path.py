@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -17,10 +18,12 @@ from gguf import quants
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.attention import choice
+from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVLayout
 from chatpaged.engine.model_executor.models import code_path, loader, native_dense
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, load_model
+from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, load_model, torch_kv_layout
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
 from chatpaged.engine.model_executor.native.library import NativeError, native_problem
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
@@ -153,7 +156,8 @@ def test_universal_by_name_on_cuda(place: Place) -> None:
 def test_fused_operations(problem: str | None, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[torch.device, torch.dtype, int]] = []
 
-    def stub(device: torch.device, dtype: torch.dtype, hidden_size: int) -> str | None:
+    def stub(device: torch.device, dtype: torch.dtype, hidden_size: int, *, fp8: bool) -> str | None:
+        assert not fp8
         asked.append((device, dtype, hidden_size))
         return problem
 
@@ -172,6 +176,78 @@ def test_fused_operations(problem: str | None, place: Place, monkeypatch: pytest
         assert choose_ops(other, CUDA) == other
     assert len(asked) == 1
     assert choose_ops(path, CUDA).universal("damaged").code("").name == "transformers, Triton attention"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "--kv-dtype fp8 needs CUDA, this is cpu: use --kv-dtype int8"),
+        ({"device": torch.device("mps")}, "--kv-dtype fp8 needs CUDA, this is mps"),
+        ({"device": torch.device("cuda"), "attention": "torch"}, "needs Triton's attention, but --attention torch was asked for"),
+        ({"device": torch.device("cuda")}, "--kv-dtype fp8 cannot be had: fp8 needs compute capability 8.9, this card has 8.6"),
+    ],
+    ids=["cpu", "mps", "torch's attention", "old card"],
+)
+def test_fp8_that_cannot_be_had(options: dict[str, Any], reason: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+    monkeypatch.setattr(code_path, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
+    with pytest.raises(InvalidRequestError, match=re.escape(reason)):
+        chosen(place("llama"), kv_dtype="fp8", dtype="bfloat16", **options)
+
+
+@pytest.mark.parametrize(("family", "capability"), [("llama", (8, 9)), ("mixtral", (10, 0))])
+def test_fp8_on_cuda(family: str, capability: tuple[int, int], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(code_path, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
+    path = chosen(place(family), kv_dtype="fp8", dtype="bfloat16", device=torch.device("cuda"))
+    assert (path.kv_dtype, path.weights) == ("fp8", "bf16")
+    options = EngineConfig(kv_dtype="fp8")
+    path = choose_attention(KVGeometry(2, 2, 16), path, options, torch.device("cuda"))
+    assert (path.attention, path.code("").kv, path.code("").weights) == ("triton", "fp8", "bfloat16")
+    assert path.universal("damaged").kv_dtype == "fp8"
+    layout = torch_kv_layout(KVGeometry(2, 2, 16), path, options)
+    assert layout == Fp8KVLayout(num_layers=2, block_size=16, kv_heads=2, head_dim=16)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "reason"),
+    [
+        ("llama", {}, "--quantize fp8 needs CUDA, this is cpu: use --quantize int8"),
+        ("llama", {"device": torch.device("mps")}, "--quantize fp8 needs CUDA, this is mps"),
+        ("mixtral", {"device": CUDA}, "--quantize fp8 needs the dense decoder, which cannot run this: MixtralForCausalLM is none of"),
+        ("llama", {"device": CUDA, "code_path": "universal"}, "needs the dense decoder, which cannot run this: universal was asked for"),
+        ("llama", {"device": CUDA, "dtype": "float64"}, "--quantize fp8 cannot be had: its kernels have no float64"),
+        ("llama", {"device": CUDA}, "--quantize fp8 cannot be had: fp8 needs compute capability 8.9, this card has 8.0"),
+    ],
+)
+def test_weights_of_8_bits_that_cannot_be_had(
+    family: str, options: dict[str, Any], reason: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    if "dtype" not in options:
+        monkeypatch.setattr(code_path, "fp8_matrix_problem", lambda device, _: fp8_device_problem(device))
+    with pytest.raises(InvalidRequestError, match=re.escape(reason)):
+        chosen(place(family), **{"quantize": "fp8", "dtype": "bfloat16", **options})
+
+
+def test_weights_of_8_bits_on_cuda(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(code_path, "fp8_matrix_problem", lambda *_: None)
+    options: dict[str, Any] = {"dtype": "bfloat16", "device": CUDA}
+    path = chosen(place("llama"), quantize="fp8", **options)
+    assert (path.kind, path.quantize, path.weights, path.kv_dtype, path.code("").weights) == ("dense", "fp8", "fp8", "bf16", "fp8")
+    assert path.advice == "use a smaller model"
+    assert path.universal("damaged").quantize == "none"
+    exact = chosen(place("llama"), **options)
+    assert (exact.quantize, exact.advice) == ("none", "use a smaller model or --quantize fp8")
+    assert path.config is not None
+    kept = path.config.vocab_size * path.config.hidden_size * (1 if path.config.tied else 2)
+    assert path.weight_bytes(10**9) == 2 * kept + int((10**9 - kept) * 1.02)
+    assert exact.weight_bytes(10**9) == 2 * 10**9
+    assert chosen(place("mixtral"), **options).advice == "use a smaller model or another --dtype"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+    assert chosen(place("llama"), **options).advice == "use a smaller model or another --dtype"
 
 
 def test_dense_by_name(place: Place) -> None:

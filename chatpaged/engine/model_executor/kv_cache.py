@@ -111,6 +111,21 @@ def choose_num_blocks(
     return wanted
 
 
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """One layer's part of a pool, as kernels take it: views of it.
+
+    Attributes:
+        keys: `[num_blocks, block_size, kv_heads, head_dim]`.
+        values: likewise, with the same strides.
+        scales: of keys and of values, float32 `[num_blocks, kv_heads, block_size]` each, where both are codes of 8 bits.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
 class KVCache:
     """Owner of the pool's tensor.
 
@@ -128,6 +143,11 @@ class KVCache:
         self.pool[NULL_BLOCK].zero_()
         self.rows = self.pool.view(num_blocks * layout.num_layers * 2, -1)
         self._slots = self.pool.view(-1, layout.kv_heads, layout.head_dim)
+
+    def layer(self, layer: int) -> LayerKV:
+        """A layer's keys and values, where they lie."""
+        keys, values = self.pool[:, layer].unbind(1)
+        return LayerKV(keys, values)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_index: torch.Tensor) -> None:
         """Stores the keys and values of a step's tokens.

@@ -13,6 +13,7 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import BlockExchange, ModelCode, StepResult
 from chatpaged.engine.model_executor.attention.choice import KERNELS
 from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_rows, swap_bytes
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, require_memory
@@ -40,7 +41,7 @@ class ModelRunner:
     def __init__(
         self,
         model: StepModel,
-        kv_cache: KVCache | NativeKVCache,
+        kv_cache: KVCache | Fp8KVCache | NativeKVCache,
         device: torch.device,
         path: CodePath,
         *,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache
 from chatpaged.engine.model_executor.kv_cache import MIN_BLOCKS, KVCache, choose_num_blocks
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, release_unused
 from chatpaged.engine.model_executor.models.loader import LoadedModel
@@ -21,7 +22,7 @@ _SMALLER = 3 / 4
 
 def make_pool(
     loaded: LoadedModel, sizes: StepSizes, options: EngineConfig, device: torch.device, tell: Callable[[str], None]
-) -> KVCache | NativeKVCache:
+) -> KVCache | Fp8KVCache | NativeKVCache:
     """Makes a pool and, on CUDA, the graphs of the steps that work on it.
 
     What the system calls free is not always to be had in one piece, and graphs may take more than was measured. So a pool whose size
@@ -60,7 +61,9 @@ def make_pool(
     )
 
 
-def _try(loaded: LoadedModel, sizes: StepSizes, num_blocks: int, tell: Callable[[str], None]) -> KVCache | NativeKVCache | None:
+def _try(
+    loaded: LoadedModel, sizes: StepSizes, num_blocks: int, tell: Callable[[str], None]
+) -> KVCache | Fp8KVCache | NativeKVCache | None:
     """A pool that is ready for steps; None if there is no memory for it. Nothing of it is left then."""
     try:
         pool = loaded.make_kv_cache(num_blocks)

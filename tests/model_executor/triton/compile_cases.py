@@ -22,3 +22,14 @@ class Case:
     sinks: bool = False
     width: int = 4096
     wide: bool = False
+    fp8: bool = False
+
+
+@dataclass(frozen=True)
+class ProductCase:
+    """A product with weights of 8 bits, of 4096 outputs and inputs. `kernel` is product or sum (of its parts)."""
+
+    capability: int
+    rows: int
+    dtype: str = "bf16"
+    kernel: str = "product"

@@ -6,6 +6,7 @@ CASES is JSON: a list of objects with the fields of `Case`; so is what is told. 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -21,11 +22,12 @@ from tests.model_executor.triton.compile_cases import Case
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _POINTERS = {"cu_q": "*i32", "seq_lens": "*i32", "block_table": "*i32", "slots": "*i64", "positions": "*i64"}
 _NUMBERS = {"num_seqs", "num_chunks"}
-_FLOATS = {"sinks", "partial_values", "partial_sums"}
+_FLOATS = {"sinks", "partial_values", "partial_sums", "key_scales", "value_scales"}
+_ANYWHERE = {"key_scales", "value_scales"}
 
 
 def compile_case(case: Case) -> dict[str, int]:
-    """Compiles a kernel. Returns the shared memory that a program takes, and the size of its code, in bytes."""
+    """Compiles a kernel. Returns the shared memory of a program and the size of its code, in bytes, and how often it converts FP8."""
     itemsize = _TYPES[case.dtype].itemsize
     single = case.kernel in {"single", "split"}
     launch = kernels.choose_launch(single=single, groups=case.groups, key_dim=case.head_dim, value_dim=case.head_dim, itemsize=itemsize)
@@ -45,6 +47,7 @@ def compile_case(case: Case) -> dict[str, int]:
         "HAS_SINKS": case.sinks,
         "SINGLE": single,
         "DIRECT": case.kernel != "split",
+        "FP8": case.fp8,
         "UPCAST": False,
         "HEADS": 8,
         "HEADS_PAD": 8,
@@ -66,7 +69,7 @@ def compile_fused(case: Case) -> dict[str, int]:
         kernel = fused_kernels.heads_kernel
         pad = kernels.padded(case.head_dim)
         constants = {"HEADS": 32, "KV_HEADS": 8, "DIM": case.head_dim, "PAD": pad, "TURNED": case.head_dim, "BLOCK_SIZE": 16}
-        constants |= {"NORM": fused_kernels.NORMS[norm], "TILE": fused_kernels.heads_tile(48, case.head_dim)}
+        constants |= {"NORM": fused_kernels.NORMS[norm], "TILE": fused_kernels.heads_tile(48, case.head_dim), "FP8": case.fp8}
     else:
         kernel = fused_kernels.activation_kernel
         constants = {"WIDTH": case.width, "TILE": 1024, "IS_SILU": name == "silu"}
@@ -78,7 +81,7 @@ def _compile(case: Case, kernel: Any, constants: dict[str, Any], options: dict[s
     for place, name in enumerate(kernel.arg_names):
         kind = "constexpr" if name in constants else _type(name, case)
         signature[name] = kind
-        if (kind.startswith("*") and name not in _POINTERS) or (name.endswith("_stride") and name != "table_stride"):
+        if (kind.startswith("*") and name not in _POINTERS.keys() | _ANYWHERE) or (name.endswith("_stride") and name != "table_stride"):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(
         fn=kernel,
@@ -91,7 +94,8 @@ def _compile(case: Case, kernel: Any, constants: dict[str, Any], options: dict[s
         target=GPUTarget("cuda", case.capability, 32),
         options=options | {"enable_fp_fusion": True},
     )
-    return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"])}
+    conversions = len(re.findall(r"cvt\.\S*e4m3x2", compiled.asm["ptx"]))
+    return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"]), "fp8": conversions}
 
 
 def _type(name: str, case: Case) -> str:
@@ -103,13 +107,15 @@ def _type(name: str, case: Case) -> str:
         return "*fp32" if case.wide else f"*{case.dtype}"
     if name in {"scale", "softcap", "eps"}:
         return "fp32"
+    if case.fp8 and name in {"keys", "values"}:
+        return "*u8"
     return "i32" if name in _NUMBERS or name.endswith("_stride") else f"*{case.dtype}"
 
 
 def main() -> None:
     """Compiles the cases of the command line. Of a chip that this Triton cannot compile the simplest kernel for, only that is told."""
     cases = [Case(**case) for case in json.loads(sys.argv[1])]
-    unknown = {capability for capability in sorted({case.capability for case in cases}) if not _is_known(capability)}
+    unknown = {capability for capability in sorted({case.capability for case in cases}) if not is_known(capability)}
     print(json.dumps([_compile_any(case) if case.capability not in unknown else None for case in cases]))
 
 
@@ -117,7 +123,8 @@ def _compile_any(case: Case) -> dict[str, int]:
     return compile_fused(case) if case.kernel.partition(" ")[0] in {"residual", "heads", "silu", "gelu_tanh"} else compile_case(case)
 
 
-def _is_known(capability: int) -> bool:
+def is_known(capability: int) -> bool:
+    """Whether this Triton can compile the simplest kernel for a chip."""
     try:
         compile_case(Case("write", capability))
     except Exception:  # noqa: BLE001 - whatever it makes of a chip that it does not know

@@ -22,7 +22,7 @@ from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAtte
 from chatpaged.engine.model_executor.attention.triton_paged import TritonPagedAttention
 from chatpaged.engine.model_executor.forward_context import forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
+from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout, LayerKV
 from chatpaged.engine.model_executor.models import fused_kernels as kernels
 from chatpaged.engine.model_executor.models.dense import DenseModel, load_dense_model
 from chatpaged.engine.model_executor.models.dense_ops import rms_norm
@@ -113,7 +113,7 @@ def test_heads(norm: str, dtype: torch.dtype, wide: bool, monkeypatch: pytest.Mo
         expected_pool = pool.clone()
         keys, values = pool[:, 1].unbind(1)
         queries = kernels.store_heads(
-            *(qkv, keys, values, slots, positions),
+            *(qkv, LayerKV(keys, values), slots, positions),
             num_heads=num_heads,
             q_norm=weights[0],
             k_norm=weights[1],
@@ -188,14 +188,14 @@ class StoredTorchAttention(TorchPagedAttention):
         self._slots = batch.slot_blocks * BLOCK_SIZE + batch.slot_offsets
         self._whole = kv_cache.pool
 
-    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def places(self, layer: int) -> tuple[LayerKV, torch.Tensor]:
         keys, values = self._whole[:, layer].unbind(1)
-        return keys, values, self._slots
+        return LayerKV(keys, values), self._slots
 
     def attend_stored(self, layer: int, query: torch.Tensor, options: AttentionOptions, kv_heads: int, value_dim: int) -> torch.Tensor:
-        keys, values, slots = self.places(layer)
+        stored, slots = self.places(layer)
         places = (slots // BLOCK_SIZE, slots % BLOCK_SIZE)
-        return self.attend(layer, query, keys[places], values[places], options)
+        return self.attend(layer, query, stored.keys[places], stored.values[places], options)
 
 
 def triton_attention(batch: InputBatch, kv_cache: KVCache) -> TritonPagedAttention:

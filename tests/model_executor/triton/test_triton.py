@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.model_executor.triton.compile_cases import Case
+from tests.model_executor.triton.compile_cases import Case, ProductCase
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
-SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes that a program may take, by compute capability."""
 LEAST_SHARED_MEMORY = 99 * 1024
 """Of all chips from 8.0 on: 8.6, 8.9 and 12.0 have no more."""
@@ -51,11 +51,11 @@ def no_interpreter() -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", ["interpreted_attention.py", "interpreted_engine.py", "interpreted_fused.py"])
+@pytest.mark.parametrize("name", ["interpreted_attention.py", "interpreted_engine.py", "interpreted_fused.py", "interpreted_fp8*.py"])
 def test_in_the_interpreter(name: str, tmp_path: Path) -> None:
     if problem := no_interpreter():
         pytest.skip(problem)
-    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name)], tmp_path, TRITON_INTERPRET="1")
+    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, sorted(HERE.glob(name)))], tmp_path, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -67,6 +67,10 @@ COMPILED = [
     Case("split", 80, "fp32", 64, window=100),
     Case("several", 80, "bf16", 128, window=100, softcap=True, sinks=True),
     Case("several", 80, "fp32", 128),
+    Case("write", 89, fp8=True),
+    Case("heads head", 89, fp8=True),
+    Case("split", 89, "fp16", 128, fp8=True),
+    Case("several", 89, "fp16", 256, fp8=True, window=100, softcap=True, sinks=True),
     Case("write", 90),
     Case("combine", 90),
     Case("split", 90, "fp16", 256, groups=3, sinks=True),
@@ -76,6 +80,8 @@ COMPILED = [
     Case("gelu_tanh", 90, "fp16", width=1000),
     Case("heads none", 90, "fp16", 80),
     Case("heads full", 90, wide=True),
+    Case("single", 90, fp8=True),
+    Case("several", 90, fp8=True),
     Case("write", 100),
     Case("combine", 100),
     Case("split", 100, groups=8),
@@ -89,6 +95,7 @@ COMPILED = [
     Case("silu", 80, width=14_336),
     Case("heads none", 80, "fp32"),
     Case("heads head", 80),
+    Case("several", 100, fp8=True),
 ]
 
 
@@ -114,7 +121,28 @@ def test_compiled_ahead_of_time(capability: int, compiled: Callable[[], dict[Cas
     for case, result in found.items():
         assert result is not None
         assert result["bytes"] > 0
+        assert bool(result["fp8"]) == case.fp8, case
         assert result["shared"] <= min(SHARED_MEMORY[capability], LEAST_SHARED_MEMORY), case
+
+
+# Each entry of the table of launch parameters.
+PRODUCTS = [
+    *(ProductCase(89, rows, dtype) for rows, dtype in ((20, "fp16"), (64, "bf16"), (1, "fp32"), (99, "fp32"))),
+    ProductCase(89, 1, kernel="sum"),
+    *(ProductCase(90, rows) for rows in (1, 128, 500)),
+    ProductCase(100, 500),
+]
+
+
+def test_products_compiled_ahead_of_time(tmp_path: Path) -> None:
+    done = run(["-m", "tests.model_executor.triton.compile_products", json.dumps([asdict(case) for case in PRODUCTS])], tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {case: result for case, result in zip(PRODUCTS, json.loads(done.stdout), strict=True) if result is not None}
+    assert {case.capability for case in found} >= {89, 90}
+    for case, result in found.items():
+        assert result["bytes"] > 0
+        assert result["shared"] <= LEAST_SHARED_MEMORY, case
+        assert bool(result["fp8"]) == (case.kernel == "product"), case
 
 
 def test_launches_compile_and_no_batch_makes_them_compile_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.kv_cache import KVCache
+from chatpaged.engine.model_executor.kv_cache import KVCache, LayerKV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +60,11 @@ class AttentionBackend(Protocol):
 class StoredAttention(Protocol):
     """Attention of one step's batch for whoever stores keys and values himself, in the kernel that computes them."""
 
-    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def places(self, layer: int) -> tuple[LayerKV, torch.Tensor]:
         """Where the keys and values of a layer go.
 
         Returns:
-            keys: of the layer, `[num_blocks, block_size, kv_heads, dim]`, contiguous in the last dimension.
-            values: with the same strides.
+            stored: of the layer.
             slots: int64 `[T]`, block times block_size plus the place in it, for each token; -1 is nowhere.
         """
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from chatpaged.engine.model_executor.attention.base import AttentionOptions, PagedAttention
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache, Fp8KVLayout
+from chatpaged.engine.model_executor.fp8_numbers import NAN_CODE, fp8_rows
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
 from chatpaged.engine.scheduler_output import ScheduledRow, SchedulerOutput
@@ -21,13 +24,14 @@ _PLAIN = (AttentionOptions(),)
 
 
 def trial_problem(
-    make: Callable[[InputBatch, KVCache], PagedAttention],
+    make: Callable[[InputBatch, Any], PagedAttention],
     device: torch.device,
     dtype: torch.dtype,
     *,
     head_dim: int = 16,
     block_size: int = 16,
     options: Sequence[AttentionOptions] = _PLAIN,
+    fp8: bool = False,
 ) -> str | None:
     """Why an attention backend is not to be trusted, or None.
 
@@ -41,28 +45,33 @@ def trial_problem(
         head_dim: of all of them.
         block_size: tokens a block holds.
         options: what layers might ask for; each is tried. Sinks are given as `[1]`, for all heads.
+        fp8: whether keys and values are stored as fp8.
     """
-    layout = KVLayout(num_layers=2, block_size=block_size, kv_heads=_KV_HEADS, head_dim=head_dim, dtype=dtype)
+    shape = {"num_layers": 2, "block_size": block_size, "kv_heads": _KV_HEADS, "head_dim": head_dim}
+    layout = Fp8KVLayout(**shape) if fp8 else KVLayout(**shape, dtype=dtype)
     try:
-        error = max(_error(make, layout, device, option) for option in options)
+        error = max(_error(make, layout, device, dtype, option) for option in options)
     except Exception as problem:  # noqa: BLE001 - whatever is missing
         return f"its kernels do not run here: {(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
     return None if error < _MAX_ERROR else f"its kernels are wrong here, by {error:.2g}"
 
 
 def _error(
-    make: Callable[[InputBatch, KVCache], PagedAttention], layout: KVLayout, device: torch.device, options: AttentionOptions
+    make: Callable[[InputBatch, Any], PagedAttention],
+    layout: KVLayout | Fp8KVLayout,
+    device: torch.device,
+    dtype: torch.dtype,
+    options: AttentionOptions,
 ) -> float:
     """How far attention of a few tokens is from its formula, at most."""
     generator = torch.Generator().manual_seed(1)
     blocks = -(-max(_LENGTHS) // layout.block_size)
-    kv_cache = KVCache(layout, 1 + blocks * len(_LENGTHS), device)
-    kv_cache.pool.fill_(torch.nan)
+    kv_cache = _unwritten(layout, 1 + blocks * len(_LENGTHS), device)
     shapes = (_HEADS, _KV_HEADS, _KV_HEADS)
-    sequences = [
-        [torch.randn(length, heads, layout.head_dim, generator=generator).to(layout.dtype) for heads in shapes] for length in _LENGTHS
-    ]
-    expected = [_formula(query, key, value, options) for query, key, value in sequences]
+    sequences = [[torch.randn(length, heads, layout.head_dim, generator=generator).to(dtype) for heads in shapes] for length in _LENGTHS]
+    # The formula's keys and values are those that should have been stored.
+    stored = _as_fp8 if isinstance(layout, Fp8KVLayout) else torch.Tensor.float
+    expected = [_formula(query, stored(key), stored(value), options) for query, key, value in sequences]
     given = AttentionOptions(
         scale=options.scale,
         window=options.window,
@@ -85,6 +94,23 @@ def _error(
         error = max(error, float(difference) if bool(difference.isfinite()) else torch.inf)
         begins = ends
     return error
+
+
+def _unwritten(layout: KVLayout | Fp8KVLayout, num_blocks: int, device: torch.device) -> KVCache | Fp8KVCache:
+    """A pool in which nothing is a number."""
+    if isinstance(layout, KVLayout):
+        kv_cache = KVCache(layout, num_blocks, device)
+        kv_cache.pool.fill_(torch.nan)
+        return kv_cache
+    codes = Fp8KVCache(layout, num_blocks, device)
+    codes.pool.fill_(NAN_CODE)
+    codes.scales.fill_(torch.nan)
+    return codes
+
+
+def _as_fp8(heads: torch.Tensor) -> torch.Tensor:
+    codes, scales = fp8_rows(heads)
+    return codes.float() * scales
 
 
 def _formula(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:

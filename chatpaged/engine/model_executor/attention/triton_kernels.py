@@ -26,12 +26,16 @@ import torch
 import triton
 import triton.language as tl
 
+from chatpaged.engine.model_executor.attention.fp8_kernels import read_fp8, round_fp8_heads
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 
 _LOG2_E = 1.4426950408889634
 LOG2_E = tl.constexpr(_LOG2_E)
+FP8_SHARE = tl.constexpr(1 / 256)
 # They lie where they come to lie, from batch to batch: that must not be compiled in.
 _STEP_TENSORS = ("cu_q", "seq_lens", "block_table", "slots")
+# A layer's begin anywhere, if blocks are small.
+_SCALES = ("key_scales", "value_scales")
 
 
 @triton.jit
@@ -47,7 +51,7 @@ def _finish(values, best, total, sink, HAS_SINKS: tl.constexpr):
     return values / total[:, None]
 
 
-@triton.jit(do_not_specialize=["num_seqs", "table_stride"], do_not_specialize_on_alignment=_STEP_TENSORS)
+@triton.jit(do_not_specialize=["num_seqs", "table_stride"], do_not_specialize_on_alignment=(*_STEP_TENSORS, *_SCALES))
 def attention_kernel(
     out,
     partial_values,
@@ -55,6 +59,8 @@ def attention_kernel(
     query,
     keys,
     values,
+    key_scales,
+    value_scales,
     cu_q,
     seq_lens,
     block_table,
@@ -67,6 +73,7 @@ def attention_kernel(
     block_stride,
     slot_stride,
     head_stride,
+    scale_stride,
     table_stride,
     GROUPS: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -82,6 +89,7 @@ def attention_kernel(
     HAS_SINKS: tl.constexpr,
     SINGLE: tl.constexpr,
     DIRECT: tl.constexpr,
+    FP8: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Attention of one tile of rows for one KV head: grid `(tiles or sequences, kv_heads, chunks)`.
@@ -93,6 +101,8 @@ def attention_kernel(
         query: `[T, heads, KEY_DIM]`, contiguous in its last dimension.
         keys: of one layer, `[num_blocks, BLOCK_SIZE, kv_heads, KEY_DIM]` with the strides below.
         values: likewise, `VALUE_DIM` wide.
+        key_scales: float32 `[num_blocks, kv_heads, BLOCK_SIZE]`, contiguous in a block, if FP8: keys times these are the keys.
+        value_scales: likewise.
         cu_q: int32 `[num_seqs + 1]`, where the tokens of each sequence begin.
         seq_lens: int32 `[num_seqs]`, stored tokens of each, those of this step included; 0 for padding.
         block_table: int32 `[num_seqs, blocks]`.
@@ -105,6 +115,7 @@ def attention_kernel(
         block_stride: of keys and of values.
         slot_stride: likewise.
         head_stride: likewise.
+        scale_stride: from block to block, of the scales.
         table_stride: of block_table.
         GROUPS: query heads to a KV head.
         KEY_DIM: dimensions of queries and keys.
@@ -120,6 +131,7 @@ def attention_kernel(
         HAS_SINKS: whether there are sinks.
         SINGLE: whether this is the launch for sequences of one token; the other one is for those of several.
         DIRECT: whether results go to `out`: there is one chunk, or all of them are gone over by the same program.
+        FP8: whether keys and values are codes of 8 bits, with scales.
         UPCAST: multiply in float32: the interpreter takes bfloat16 for whole numbers.
     """
     TOKENS: tl.constexpr = ROWS // GROUPS
@@ -182,9 +194,15 @@ def attention_kernel(
         # What nobody attends to is not even read: it may be no number, and 0 x NaN is NaN.
         k = tl.load(keys + at[None, :] + key_dims[:, None], mask=stored[None, :] & (key_dims < KEY_DIM)[:, None], other=0.0)
         v = tl.load(values + at[:, None] + value_dims[None, :], mask=stored[:, None] & (value_dims < VALUE_DIM)[None, :], other=0.0)
+        if FP8:
+            k = read_fp8(k).to(q.dtype)
+            v = read_fp8(v).to(q.dtype)
         if UPCAST:
             k = k.to(tl.float32)
         scores = tl.dot(q, k, input_precision="ieee") * scale
+        if FP8:
+            scale_at = block.to(tl.int64) * scale_stride + kv_head * BLOCK_SIZE + key % BLOCK_SIZE
+            scores = scores * tl.load(key_scales + scale_at, mask=stored, other=0.0)[None, :]
         if HAS_SOFTCAP:
             shrunk = tl.exp2(tl.abs(scores) * (-2 * LOG2_E))
             scores = tl.where(scores < 0, -softcap, softcap) * (1 - shrunk) / (1 + shrunk)
@@ -197,6 +215,10 @@ def attention_kernel(
         factor = tl.exp2(best - finite)
         weights = tl.exp2(scores - finite[:, None])
         total = total * factor + tl.sum(weights, 1)
+        if FP8:
+            # Codes are divided by what scales are multiplied with: else products of weights and scales are too small for float16.
+            v = v * FP8_SHARE
+            weights = weights * (tl.load(value_scales + scale_at, mask=stored, other=0.0) / FP8_SHARE)[None, :]
         weights = weights.to(v.dtype)
         if UPCAST:
             weights = weights.to(tl.float32)
@@ -273,16 +295,19 @@ def combine_kernel(
     tl.store(to, result.to(out.dtype.element_ty), mask=in_use[None, :])
 
 
-@triton.jit(do_not_specialize_on_alignment=_STEP_TENSORS)
+@triton.jit(do_not_specialize_on_alignment=(*_STEP_TENSORS, *_SCALES))
 def write_kernel(
     keys,
     values,
+    key_scales,
+    value_scales,
     new_keys,
     new_values,
     slots,
     block_stride,
     slot_stride,
     head_stride,
+    scale_stride,
     key_token_stride,
     key_head_stride,
     value_token_stride,
@@ -294,18 +319,22 @@ def write_kernel(
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    FP8: tl.constexpr,
 ):
     """Stores one token's keys and values of one layer: grid `(T,)`.
 
     Args:
         keys: the pool's, as for `attention_kernel`.
         values: likewise.
+        key_scales: likewise.
+        value_scales: likewise.
         new_keys: `[T, HEADS, KEY_DIM]`, contiguous in the last dimension.
         new_values: `[T, HEADS, VALUE_DIM]`, likewise.
         slots: int64 `[T]`, block times BLOCK_SIZE plus the place in it; -1 stores nothing.
         block_stride: of the pool.
         slot_stride: likewise.
         head_stride: likewise.
+        scale_stride: likewise.
         key_token_stride: of new_keys.
         key_head_stride: likewise.
         value_token_stride: of new_values.
@@ -317,6 +346,7 @@ def write_kernel(
         KEY_PAD: likewise.
         VALUE_PAD: likewise.
         BLOCK_SIZE: likewise.
+        FP8: likewise.
     """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
@@ -324,14 +354,25 @@ def write_kernel(
         return
     heads = tl.arange(0, HEADS_PAD)[:, None]
     at = slot // BLOCK_SIZE * block_stride + slot % BLOCK_SIZE * slot_stride + heads * head_stride
+    scale_at = slot // BLOCK_SIZE * scale_stride + heads * BLOCK_SIZE + slot % BLOCK_SIZE
     dims = tl.arange(0, KEY_PAD)[None, :]
     in_use = (heads < HEADS) & (dims < KEY_DIM)
     new = tl.load(new_keys + token * key_token_stride + heads * key_head_stride + dims, mask=in_use)
-    tl.store(keys + at + dims, new.to(keys.dtype.element_ty), mask=in_use)
+    if FP8:
+        codes, scales = round_fp8_heads(new, in_use)
+        tl.store(keys + at + dims, codes, mask=in_use)
+        tl.store(key_scales + scale_at, scales, mask=heads < HEADS)
+    else:
+        tl.store(keys + at + dims, new.to(keys.dtype.element_ty), mask=in_use)
     dims = tl.arange(0, VALUE_PAD)[None, :]
     in_use = (heads < HEADS) & (dims < VALUE_DIM)
     new = tl.load(new_values + token * value_token_stride + heads * value_head_stride + dims, mask=in_use)
-    tl.store(values + at + dims, new.to(values.dtype.element_ty), mask=in_use)
+    if FP8:
+        codes, scales = round_fp8_heads(new, in_use)
+        tl.store(values + at + dims, codes, mask=in_use)
+        tl.store(value_scales + scale_at, scales, mask=heads < HEADS)
+    else:
+        tl.store(values + at + dims, new.to(values.dtype.element_ty), mask=in_use)
 
 
 IS_INTERPRETED = not isinstance(attention_kernel, triton.JITFunction)
@@ -393,7 +434,14 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def write(keys: torch.Tensor, values: torch.Tensor, new_keys: torch.Tensor, new_values: torch.Tensor, slots: torch.Tensor) -> None:
+def write(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    new_keys: torch.Tensor,
+    new_values: torch.Tensor,
+    slots: torch.Tensor,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> None:
     """Stores keys and values of a step's tokens.
 
     Args:
@@ -402,6 +450,7 @@ def write(keys: torch.Tensor, values: torch.Tensor, new_keys: torch.Tensor, new_
         new_keys: `[T, kv_heads, key_dim]`; heads and dimensions may be fewer than the pool's.
         new_values: `[T, kv_heads, value_dim]`.
         slots: int64 `[T]`; -1 stores nothing.
+        scales: of keys and of values that are codes of 8 bits (uint8); see `LayerKV`.
     """
     new_keys, new_values = dense_rows(new_keys), dense_rows(new_values)
     tokens, heads, key_dim = new_keys.shape
@@ -411,10 +460,12 @@ def write(keys: torch.Tensor, values: torch.Tensor, new_keys: torch.Tensor, new_
     write_kernel[(tokens,)](
         keys,
         values,
+        *(scales or (keys, values)),  # pointers that nobody follows
         new_keys,
         new_values,
         slots,
         *keys.stride()[:3],
+        scales[0].stride(0) if scales is not None else 0,
         *new_keys.stride()[:2],
         *new_values.stride()[:2],
         HEADS=heads,
@@ -424,6 +475,7 @@ def write(keys: torch.Tensor, values: torch.Tensor, new_keys: torch.Tensor, new_
         KEY_PAD=padded(key_dim),
         VALUE_PAD=padded(value_dim),
         BLOCK_SIZE=keys.shape[1],
+        FP8=scales is not None,
         enable_fp_fusion=True,
     )
 
@@ -449,6 +501,7 @@ def attend(
     value_dim: int,
     chunk: int,
     launch: Launch | None = None,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Attention of all rows over the pool. Sizes of grids and buffers depend only on the shapes of the arguments.
 
@@ -462,6 +515,7 @@ def attend(
         value_dim: dimensions of values that are in use.
         chunk: keys that one program goes over for a sequence of one token, a power of two.
         launch: instead of what would be chosen.
+        scales: of keys and of values that are codes of 8 bits (uint8); see `LayerKV`.
 
     Returns:
         `[T, heads, value_dim]`. Rows of padding are zeros.
@@ -498,6 +552,7 @@ def attend(
             query,
             keys,
             values,
+            *(scales or (keys, values)),
             rows.cu_q,
             rows.seq_lens,
             rows.block_table,
@@ -507,6 +562,7 @@ def attend(
             num_seqs,
             *query.stride()[:2],
             *keys.stride()[:3],
+            scales[0].stride(0) if scales is not None else 0,
             rows.block_table.stride(0),
             **shape,
             GROUPS=groups,
@@ -518,6 +574,7 @@ def attend(
             HAS_SOFTCAP=bool(scores.softcap),
             SINGLE=single,
             DIRECT=direct,
+            FP8=scales is not None,
             UPCAST=IS_INTERPRETED and query.dtype == torch.bfloat16,
             num_warps=chosen.warps,
             num_stages=chosen.stages,

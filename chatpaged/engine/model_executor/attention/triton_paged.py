@@ -14,25 +14,29 @@ import torch
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.trial import trial_problem
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.kv_cache import KVCache
+from chatpaged.engine.model_executor.kv_cache import KVCache, LayerKV
 
 if TYPE_CHECKING:
     from chatpaged.engine.model_executor.attention.triton_kernels import Launch
 
 MAX_HEAD_DIM = 256
+FP8_CAPABILITY = (8, 9)
+"""The first with instructions that convert E4M3."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_CHUNKS = 64
 _MIN_CHUNK = 256
 
 
-def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) -> str | None:
+def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0, *, fp8: bool = False) -> str | None:
     """Why these kernels cannot run, or None.
 
     Args:
         device: where they would run.
-        dtype: of queries, keys and values.
+        dtype: of queries, and of keys and values where these are not stored as fp8.
         head_dim: the most of any layer; 0 if that is not known yet.
+        fp8: whether keys and values are.
     """
     if dtype not in DTYPES:
         return f"its kernels have no {str(dtype).removeprefix('torch.')}"
@@ -44,13 +48,25 @@ def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) 
         return "triton is not installed"
     if device.type != "cuda" and not IS_INTERPRETED:
         return f"its kernels run on CUDA, this is {device.type}"
-    return _trial(device, dtype)
+    too_old = fp8_device_problem(device) if fp8 else None
+    return too_old if too_old is not None else _trial(device, dtype, fp8)
+
+
+def fp8_device_problem(device: torch.device) -> str | None:
+    """Why a CUDA device has no numbers of type fp8, or None."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= FP8_CAPABILITY:
+        return None
+    least = ".".join(map(str, FP8_CAPABILITY))
+    return f"fp8 needs compute capability {least}, this card has {'.'.join(map(str, capability))}"
 
 
 @cache
-def _trial(device: torch.device, dtype: torch.dtype) -> str | None:
+def _trial(device: torch.device, dtype: torch.dtype, fp8: bool) -> str | None:  # noqa: FBT001 - cached by place
     """Compiles and runs the kernels, for which more is needed than Triton: a driver that fits, maybe a C compiler."""
-    return trial_problem(TritonBackend(_MIN_CHUNK).step, device, dtype)
+    return trial_problem(TritonBackend(_MIN_CHUNK).step, device, dtype, fp8=fp8)
 
 
 def choose_chunk(max_model_len: int) -> int:
@@ -64,7 +80,7 @@ def choose_chunk(max_model_len: int) -> int:
 class TritonPagedAttention:
     """One step's attention. Satisfies `PagedAttention` and `StoredAttention`."""
 
-    def __init__(self, rows: StepRows, kv_cache: KVCache, chunk: int, launch: Launch | None = None) -> None:
+    def __init__(self, rows: StepRows, kv_cache: KVCache | Fp8KVCache, chunk: int, launch: Launch | None = None) -> None:
         """Prepares a step.
 
         Args:
@@ -77,25 +93,24 @@ class TritonPagedAttention:
 
         self._kernels = triton_kernels
         self._rows = rows
-        self._pool = kv_cache.pool
+        self._kv_cache = kv_cache
         self._chunk = chunk
         self._launch = launch
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
         """See `PagedAttention.attend`."""
-        keys, values, slots = self.places(layer)
-        self._kernels.write(keys, values, key, value, slots)
+        stored, slots = self.places(layer)
+        self._kernels.write(stored.keys, stored.values, key, value, slots, stored.scales)
         return self.attend_stored(layer, query, options, key.shape[1], value.shape[2])
 
-    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def places(self, layer: int) -> tuple[LayerKV, torch.Tensor]:
         """See `StoredAttention.places`."""
-        keys, values = self._pool[:, layer].unbind(1)
-        return keys, values, self._rows.slots
+        return self._kv_cache.layer(layer), self._rows.slots
 
     def attend_stored(self, layer: int, query: torch.Tensor, options: AttentionOptions, kv_heads: int, value_dim: int) -> torch.Tensor:
         """See `StoredAttention.attend_stored`."""
         kernels = self._kernels
-        keys, values = self._pool[:, layer].unbind(1)
+        stored = self._kv_cache.layer(layer)
         scores = kernels.Scores(
             scale=options.scale if options.scale is not None else query.shape[-1] ** -0.5,
             window=options.window or 0,
@@ -103,7 +118,16 @@ class TritonPagedAttention:
             sinks=options.sinks.float().contiguous() if options.sinks is not None else None,
         )
         attended: torch.Tensor = kernels.attend(
-            query, keys, values, self._rows, scores, kv_heads=kv_heads, value_dim=value_dim, chunk=self._chunk, launch=self._launch
+            query,
+            stored.keys,
+            stored.values,
+            self._rows,
+            scores,
+            kv_heads=kv_heads,
+            value_dim=value_dim,
+            chunk=self._chunk,
+            launch=self._launch,
+            scales=stored.scales,
         )
         return attended
 
@@ -115,10 +139,10 @@ class TritonBackend:
     chunk: int
     capturable: bool = field(default=True, init=False)
 
-    def step(self, batch: InputBatch, kv_cache: KVCache) -> TritonPagedAttention:
+    def step(self, batch: InputBatch, kv_cache: KVCache | Fp8KVCache) -> TritonPagedAttention:
         """See `AttentionBackend.step`."""
         return self.over_rows(StepRows.build(batch, kv_cache.layout.block_size), kv_cache)
 
-    def over_rows(self, rows: StepRows, kv_cache: KVCache) -> TritonPagedAttention:
+    def over_rows(self, rows: StepRows, kv_cache: KVCache | Fp8KVCache) -> TritonPagedAttention:
         """The attention of a step whose sequences are tensors already."""
         return TritonPagedAttention(rows, kv_cache, self.chunk)

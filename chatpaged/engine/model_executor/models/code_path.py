@@ -15,8 +15,10 @@ import torch
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import ModelCode
 from chatpaged.engine.model_executor.attention.choice import KERNELS, attention_problem
+from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem, triton_problem
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
+from chatpaged.engine.model_executor.models.fp8_matrix import fp8_matrix_problem
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
 from chatpaged.engine.model_executor.native.library import Team, native_problem
@@ -26,6 +28,8 @@ from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import InvalidRequestError, ModelError
 
 MAX_NATIVE_HEAD_DIM = 256
+FP8_BYTES = 1.02
+"""A scale of four bytes for each output, of some hundred inputs at least, and norms."""
 BYTES_PER_WEIGHT = {"none": 4.0, "fp16": 2.0, "int8": 34 / 32, "int4": 20 / 32}
 """Groups of 32 with a scale of two bytes, or two."""
 _DTYPE_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
@@ -39,13 +43,14 @@ class CodePath:
         kind: "native", "dense" or "universal".
         reason: why it is not native, or why its weights are stored as they are.
         dtype: type of activations; of weights too, unless they are quantised.
-        quantize: "none", "fp16", "int8" or "int4".
-        kv_dtype: "fp32", "fp16" or "int8"; on torch's paths also "bf16" and "fp64".
+        quantize: "none", "fp16", "int8" or "int4"; of the dense decoder on torch operations "none" or "fp8".
+        kv_dtype: "fp32", "fp16" or "int8"; on torch's paths also "bf16", "fp64" and "fp8".
         config: of the dense decoder.
         attention: "torch", "native", "triton", "flash" or "varlen"; means nothing on the native path, whose attention is its own.
         attention_reason: why, where there was a choice.
         fused: whether the dense decoder on torch operations has Triton's kernels between its products.
         fused_reason: why not, where it could have been expected.
+        could_be_fp8: whether the device and the model are such that weights could be fp8.
     """
 
     kind: str
@@ -58,6 +63,7 @@ class CodePath:
     attention_reason: str = ""
     fused: bool = False
     fused_reason: str = ""
+    could_be_fp8: bool = False
 
     @property
     def weights(self) -> str:
@@ -69,17 +75,22 @@ class CodePath:
         """What to do where the weights do not fit."""
         if self.kind == "native" and self.quantize != "int4":
             return "use a smaller model or --quantize int4"
+        if self.kind == "dense" and self.could_be_fp8:
+            return "use a smaller model" if self.quantize == "fp8" else "use a smaller model or --quantize fp8"
         return "use a smaller model" if self.kind == "native" else "use a smaller model or another --dtype"
 
     def weight_bytes(self, num_parameters: int) -> int:
         """Memory that the weights take, about."""
         if self.kind == "native":
             return int(num_parameters * BYTES_PER_WEIGHT[self.quantize])
+        if self.quantize == "fp8" and self.config is not None:
+            kept = min(num_parameters, self.config.vocab_size * self.config.hidden_size * (1 if self.config.tied else 2))
+            return kept * self.dtype.itemsize + int((num_parameters - kept) * FP8_BYTES)
         return num_parameters * self.dtype.itemsize
 
     def universal(self, reason: str) -> CodePath:
         """The same on the universal path, where nothing is quantised."""
-        kv_dtype = _DTYPE_NAMES[self.dtype]
+        kv_dtype = "fp8" if self.kv_dtype == "fp8" else _DTYPE_NAMES[self.dtype]
         return replace(self, kind="universal", reason=reason, quantize="none", kv_dtype=kv_dtype, config=None, fused=False, fused_reason="")
 
     def code(self, instruction_set: str, weight_bytes: int = 0) -> ModelCode:
@@ -100,7 +111,9 @@ class CodePath:
             name += f", {KERNELS[self.attention]} attention"
         dtype = str(self.dtype).removeprefix("torch.")
         reason = "; ".join(dict.fromkeys(part for part in (self.reason, self.attention_reason, self.fused_reason) if part))
-        return ModelCode(name=name, weights=dtype, kv=dtype, weight_bytes=weight_bytes, reason=reason)
+        kv = "fp8" if self.kv_dtype == "fp8" else dtype
+        weights = "fp8" if self.quantize == "fp8" else dtype
+        return ModelCode(name=name, weights=weights, kv=kv, weight_bytes=weight_bytes, reason=reason)
 
 
 def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, device: torch.device, dtype: torch.dtype) -> CodePath:
@@ -117,19 +130,28 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
         InvalidRequestError: what was asked for by name cannot be had, with the reason.
     """
     refuse_attention(options, device, dtype)
+    refuse_fp8_kv(options, device, dtype)
     config, not_dense = _dense(directory, files)
     not_native = not_dense or _not_native(config, dtype, device)
     if options.code_path not in {"auto", "native"} and not_native is None:
         not_native = f"{options.code_path} was asked for"
     if options.attention != "auto" and not_native is None:
         not_native = f"--attention {options.attention} was asked for"
+    if options.kv_dtype == "fp8" and not_native is None:
+        not_native = "--kv-dtype fp8 was asked for"
+    if options.quantize == "fp8":
+        refuse_fp8_weights(options, device, dtype, not_dense or "")
+        not_native = not_native or "--quantize fp8 was asked for"
     if not_native is None and config is not None:
         quantize, reason = _quantization(files, options)
         return CodePath("native", reason, dtype, quantize, _native_kv(options, quantize), config)
     refuse_requests(options, dtype, not_native or "")
     if options.code_path == "dense" and config is None:
         raise InvalidRequestError(f"the dense decoder was asked for, which cannot run this: {not_dense}")
-    path = CodePath("dense", not_native or "", dtype, "none", _DTYPE_NAMES[dtype], config)
+    kv_dtype = "fp8" if options.kv_dtype == "fp8" else _DTYPE_NAMES[dtype]
+    quantize = "fp8" if options.quantize == "fp8" else "none"
+    could_be_fp8 = device.type == "cuda" and torch.cuda.is_available() and fp8_device_problem(device) is None
+    path = CodePath("dense", not_native or "", dtype, quantize, kv_dtype, config, could_be_fp8=could_be_fp8)
     if config is None:
         return path.universal(not_dense or "")
     return path.universal("universal was asked for") if options.code_path == "universal" else path
@@ -152,6 +174,47 @@ def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.d
         raise InvalidRequestError(f"--attention {options.attention} cannot be had: {problem}")
 
 
+def refuse_fp8_kv(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
+    """Arguments as for `refuse_attention`.
+
+    Raises:
+        InvalidRequestError: keys and values of 8 bits were asked for and cannot be had, with the reason.
+    """
+    if options.kv_dtype != "fp8":
+        return
+    if device.type != "cuda" and options.attention == "auto":
+        other = ": use --kv-dtype int8" if device.type == "cpu" else ""
+        raise InvalidRequestError(f"--kv-dtype fp8 needs CUDA, this is {device.type}{other}")
+    if options.attention not in {"auto", "triton"}:
+        raise InvalidRequestError(f"--kv-dtype fp8 needs Triton's attention, but --attention {options.attention} was asked for")
+    problem = triton_problem(device, dtype, geometry.head_dim if geometry is not None else 0, fp8=True)
+    if problem is not None:
+        raise InvalidRequestError(f"--kv-dtype fp8 cannot be had: {problem}")
+
+
+def refuse_fp8_weights(options: EngineConfig, device: torch.device, dtype: torch.dtype, not_dense: str) -> None:
+    """Called where weights of 8 bits were asked for.
+
+    Args:
+        options: what the user asked for.
+        device: where the model runs.
+        dtype: type of activations.
+        not_dense: why the dense decoder cannot run it, if that is so.
+
+    Raises:
+        InvalidRequestError: they cannot be had, with the reason.
+    """
+    if device.type != "cuda" and options.attention != "triton":
+        other = ": use --quantize int8" if device.type == "cpu" else ""
+        raise InvalidRequestError(f"--quantize fp8 needs CUDA, this is {device.type}{other}")
+    not_dense = not_dense or ("universal was asked for" if options.code_path == "universal" else "")
+    if not_dense:
+        raise InvalidRequestError(f"--quantize fp8 needs the dense decoder, which cannot run this: {not_dense}")
+    problem = fp8_matrix_problem(device, dtype)
+    if problem is not None:
+        raise InvalidRequestError(f"--quantize fp8 cannot be had: {problem}")
+
+
 def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> None:
     """Called where a model does not run on the native decoder.
 
@@ -164,9 +227,9 @@ def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> N
         InvalidRequestError: something was asked for by name that only the native decoder has.
     """
     asked = []
-    if options.quantize not in {"auto", "none"}:
+    if options.quantize not in {"auto", "none", "fp8"}:
         asked.append(f"--quantize {options.quantize}")
-    if options.kv_dtype not in {"auto", _DTYPE_NAMES[dtype]}:
+    if options.kv_dtype not in {"auto", "fp8", _DTYPE_NAMES[dtype]}:
         asked.append(f"--kv-dtype {options.kv_dtype}")
     if options.code_path == "native":
         asked.append("code path native")

@@ -26,6 +26,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from chatpaged.engine.end_tokens import end_token_ids
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.forward_context import forward_context
+from chatpaged.engine.model_executor.kv_cache import LayerKV
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, NotDenseError, default_end_token, dense_config
 from chatpaged.engine.model_executor.models.dense_ops import DenseOps, PlainOps, linear, rope_tables
 from chatpaged.engine.model_executor.models.dense_weights import DenseFiles, DenseWeights
@@ -107,12 +108,17 @@ class DenseModel:
         turns = ops.turns(positions)
         normed = x if layers[0].input_norm is None else ops.norm(x, layers[0].input_norm)
         for i, layer in enumerate(layers):
-            attended = ops.attend(i, layer, linear(normed, layer.qkv, layer.qkv_bias), turns)
+            attended = ops.attend(i, layer, linear(normed, layer.qkv, layer.qkv_bias, layer.qkv_scales), turns)
             is_last = i == config.num_layers - 1
             if is_last:  # nobody looks at what the other tokens would become
                 x, attended = x[logits_rows], attended[logits_rows]
-            x, normed = ops.add(x, linear(attended, layer.o, layer.o_bias), layer.post_attention_norm, layer.pre_mlp_norm)
-            change = linear(ops.activate(linear(normed, layer.gate_up, layer.gate_up_bias)), layer.down, layer.down_bias)
+            x, normed = ops.add(x, linear(attended, layer.o, layer.o_bias, layer.o_scales), layer.post_attention_norm, layer.pre_mlp_norm)
+            change = linear(
+                ops.activate(linear(normed, layer.gate_up, layer.gate_up_bias, layer.gate_up_scales)),
+                layer.down,
+                layer.down_bias,
+                layer.down_scales,
+            )
             x, normed = ops.add(x, change, layer.post_mlp_norm, weights.final_norm if is_last else layers[i + 1].input_norm)
         return self._logits(normed)
 
@@ -138,9 +144,9 @@ class _OwnValue:
         """See `PagedAttention.attend`."""
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
-    def places(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # noqa: ARG002 - the protocol's
+    def places(self, layer: int) -> tuple[LayerKV, torch.Tensor]:  # noqa: ARG002 - the protocol's
         """See `StoredAttention.places`."""
-        return self._pool[0], self._pool[1], self._slot
+        return LayerKV(self._pool[0], self._pool[1]), self._slot
 
     def attend_stored(self, layer: int, query: torch.Tensor, options: AttentionOptions, kv_heads: int, value_dim: int) -> torch.Tensor:  # noqa: ARG002 - the protocol's
         """See `StoredAttention.attend_stored`."""
@@ -155,6 +161,7 @@ def load_dense_model(
     files: WeightFiles | None = None,
     *,
     fused: bool = False,
+    fp8: bool = False,
 ) -> DenseModel:
     """Loads a model directory without transformers.
 
@@ -165,6 +172,7 @@ def load_dense_model(
         max_model_len: longest sequence; None is the model's context.
         files: its weights, if they were looked at already.
         fused: see `DenseModel`.
+        fp8: store the matrices of all layers with 8 bits; the embedding and the output layer stay what they are.
 
     Raises:
         NotDenseError: the dense decoder cannot run it; transformers' classes perhaps can.
@@ -182,7 +190,8 @@ def load_dense_model(
         on_device = embedding.to(device)
         weights = DenseWeights(
             embedding=on_device,
-            layers=[layer.to(device) for layer in opened.layers()],
+            # Layer by layer: a device never holds more than one in another type than it will have.
+            layers=[layer.to(device).as_fp8() if fp8 else layer.to(device) for layer in opened.layers()],
             final_norm=opened.final_norm().to(device),
             lm_head=on_device if head is embedding else head.to(device),
         )

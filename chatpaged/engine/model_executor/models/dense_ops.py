@@ -15,6 +15,7 @@ from chatpaged.engine.model_executor.forward_context import current_attention
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig
 from chatpaged.engine.model_executor.models.dense_weights import DenseLayer
 from chatpaged.engine.model_executor.models.few_rows import few_rows_product
+from chatpaged.engine.model_executor.models.fp8_matrix import Fp8Matrix
 from chatpaged.engine.model_executor.models.rope_table import RopeTable, rope_table, rotate
 
 Turns = tuple[torch.Tensor, ...]
@@ -128,8 +129,17 @@ def rope_tables(config: DenseConfig, max_model_len: int, dtype: torch.dtype, dev
     return [rope_table(parameters, config.rotary_dim, max_model_len).to(table_dtype, device) for parameters in config.rope_parameters]
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`x W' + bias` for x `[T, in]`, contiguous. All products with weights are made here."""
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scales: torch.Tensor | None = None) -> torch.Tensor:
+    """`x W' + bias` for x `[T, in]`, contiguous. All products with weights are made here.
+
+    Args:
+        x: see above.
+        weight: `[out, in]`.
+        bias: `[out]`, or None.
+        scales: of the rows of weights that are codes of 8 bits, see `DenseLayer`.
+    """
+    if scales is not None:
+        return Fp8Matrix(weight, scales).product(x, bias)
     if weight.dtype == torch.float32 and weight.device.type == "cpu":
         return few_rows_product(x, weight, bias)
     return F.linear(x, weight, bias)

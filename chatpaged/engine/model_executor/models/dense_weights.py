@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,10 +13,12 @@ import safetensors
 import torch
 
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, NotDenseError
+from chatpaged.engine.model_executor.models.fp8_matrix import Fp8Matrix
 from chatpaged.engine.weight_files import Shape, WeightFiles, inspect_weights
 
 _EMBEDDING, _FINAL_NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _IGNORED_END = "rotary_emb.inv_freq"  # older files keep them; they are computed
+_MATRICES = ("qkv", "o", "gate_up", "down")
 _FLOATING = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 
@@ -42,6 +44,10 @@ class DenseLayer:
         down: `[hidden, I]`.
         down_bias: `[hidden]`.
         post_mlp_norm: `[hidden]`.
+        qkv_scales: float32 `[(H + 2 KV) D]`, of the rows of `qkv` where these are codes of 8 bits, see `Fp8Matrix`; else None.
+        o_scales: likewise.
+        gate_up_scales: likewise.
+        down_scales: likewise.
     """
 
     input_norm: torch.Tensor | None
@@ -58,12 +64,24 @@ class DenseLayer:
     down: torch.Tensor
     down_bias: torch.Tensor | None
     post_mlp_norm: torch.Tensor | None
+    qkv_scales: torch.Tensor | None = None
+    o_scales: torch.Tensor | None = None
+    gate_up_scales: torch.Tensor | None = None
+    down_scales: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> DenseLayer:
         """The same on a device."""
         tensors: dict[str, torch.Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
         return DenseLayer(**moved)
+
+    def as_fp8(self) -> DenseLayer:
+        """The same with matrices of 8 bits, on the device where they are."""
+        changed: dict[str, torch.Tensor] = {}
+        for name in _MATRICES:
+            matrix = Fp8Matrix.of(getattr(self, name))
+            changed |= {name: matrix.codes, f"{name}_scales": matrix.scales}
+        return replace(self, **changed)
 
 
 @dataclass(slots=True)

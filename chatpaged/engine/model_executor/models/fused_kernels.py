@@ -21,7 +21,9 @@ import torch
 import triton
 import triton.language as tl
 
+from chatpaged.engine.model_executor.attention.fp8_kernels import round_fp8_heads
 from chatpaged.engine.model_executor.attention.triton_kernels import padded
+from chatpaged.engine.model_executor.kv_cache import LayerKV
 
 MAX_WIDTH = 32_768
 """Of the residual stream: a row is held in registers as a whole."""
@@ -33,6 +35,8 @@ NORMS = {"none": 0, "head": 1, "full": 2}
 _FULL = tl.constexpr(NORMS["full"])
 # They lie where they come to lie, from batch to batch: that must not be compiled in.
 _STEP_TENSORS = ("positions", "slots")
+# A layer's begin anywhere, if blocks are small.
+_SCALES = ("key_scales", "value_scales")
 
 
 @triton.jit
@@ -144,11 +148,13 @@ def _whole_factor(row, begin, end, WIDTH: tl.constexpr, TILE: tl.constexpr, eps)
     return tl.rsqrt(tl.sum(squares, 0) / WIDTH + eps)
 
 
-@triton.jit(do_not_specialize_on_alignment=_STEP_TENSORS)
+@triton.jit(do_not_specialize_on_alignment=(*_STEP_TENSORS, *_SCALES))
 def heads_kernel(
     queries,
     keys,
     values,
+    key_scales,
+    value_scales,
     qkv,
     q_norm,
     k_norm,
@@ -161,6 +167,7 @@ def heads_kernel(
     block_stride,
     slot_stride,
     head_stride,
+    scale_stride,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -169,6 +176,7 @@ def heads_kernel(
     NORM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    FP8: tl.constexpr,
 ):
     """Queries, keys and values of some heads of one token, normed, turned and stored: grid `(T, tiles of heads)`.
 
@@ -178,6 +186,8 @@ def heads_kernel(
         queries: `[T, HEADS, DIM]`, contiguous.
         keys: of one layer, `[num_blocks, BLOCK_SIZE, KV_HEADS, DIM]` with the strides below.
         values: likewise.
+        key_scales: float32 `[num_blocks, KV_HEADS, BLOCK_SIZE]`, contiguous in a block, if FP8: keys times these are the keys.
+        value_scales: likewise.
         qkv: `[T, (HEADS + 2 KV_HEADS) DIM]`, contiguous in its last dimension.
         q_norm: `[DIM]`, or `[HEADS DIM]` if all heads are normed together; if NORM is not 0.
         k_norm: `[DIM]`, or `[KV_HEADS DIM]`.
@@ -190,6 +200,7 @@ def heads_kernel(
         block_stride: of keys and of values.
         slot_stride: likewise.
         head_stride: likewise.
+        scale_stride: from block to block, of the scales.
         HEADS: of queries.
         KV_HEADS: of keys and of values.
         DIM: of a head.
@@ -198,6 +209,7 @@ def heads_kernel(
         NORM: 0 is none, 1 a norm of each head, 2 one of all heads together.
         BLOCK_SIZE: tokens in a block.
         TILE: heads that are computed at once, a power of two.
+        FP8: whether keys and values are stored as codes of 8 bits, with scales.
     """
     HALF: tl.constexpr = TURNED // 2
     token = tl.program_id(0).to(tl.int64)
@@ -245,9 +257,17 @@ def heads_kernel(
         return
     at = slot // BLOCK_SIZE * block_stride + slot % BLOCK_SIZE * slot_stride + dims
     key_head = heads - HEADS
-    tl.store(keys + at + key_head * head_stride, result.to(keys.dtype.element_ty), mask=in_use & is_turned & (key_head >= 0))
     value_head = key_head - KV_HEADS
-    tl.store(values + at + value_head * head_stride, result.to(values.dtype.element_ty), mask=in_use & (value_head >= 0))
+    if FP8:
+        codes, scales = round_fp8_heads(result, in_use)
+        scale_at = slot // BLOCK_SIZE * scale_stride + slot % BLOCK_SIZE
+        tl.store(key_scales + scale_at + key_head * BLOCK_SIZE, scales, mask=is_turned & (key_head >= 0))
+        is_value = (value_head >= 0) & (value_head < KV_HEADS)
+        tl.store(value_scales + scale_at + value_head * BLOCK_SIZE, scales, mask=is_value)
+    else:
+        codes = result.to(keys.dtype.element_ty)
+    tl.store(keys + at + key_head * head_stride, codes, mask=in_use & is_turned & (key_head >= 0))
+    tl.store(values + at + value_head * head_stride, codes, mask=in_use & (value_head >= 0))
 
 
 def add_and_norm(
@@ -328,8 +348,7 @@ def activate(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
 
 def store_heads(
     qkv: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    stored: LayerKV,
     slots: torch.Tensor,
     positions: torch.Tensor,
     *,
@@ -344,8 +363,7 @@ def store_heads(
 
     Args:
         qkv: `[T, (num_heads + 2 kv_heads) dim]`, contiguous in its last dimension.
-        keys: of one layer, `[num_blocks, block_size, kv_heads, dim]`, contiguous in the last dimension.
-        values: with the same strides.
+        stored: keys and values of the layer, contiguous in the last dimension.
         slots: int64 `[T]`, where keys and values of each token go; -1 is nowhere.
         positions: int64 `[T]`.
         num_heads: of queries.
@@ -359,6 +377,7 @@ def store_heads(
         The queries, `[T, num_heads, dim]`.
     """
     tokens = qkv.shape[0]
+    keys, values, scales = stored.keys, stored.values, stored.scales
     block_size, kv_heads, dim = keys.shape[1:]
     queries = qkv.new_empty(tokens, num_heads, dim)
     if tokens == 0:
@@ -370,6 +389,7 @@ def store_heads(
         queries,
         keys,
         values,
+        *(scales or (qkv, qkv)),
         qkv,
         qkv if q_norm is None else q_norm,
         qkv if k_norm is None else k_norm,
@@ -380,6 +400,7 @@ def store_heads(
         eps,
         qkv.stride(0),
         *keys.stride()[:3],
+        scales[0].stride(0) if scales is not None else 0,
         HEADS=num_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
@@ -388,6 +409,7 @@ def store_heads(
         NORM=NORMS[norm],
         BLOCK_SIZE=block_size,
         TILE=tile,
+        FP8=scales is not None,
         enable_fp_fusion=True,
     )
     return queries

@@ -5,7 +5,8 @@ Triton is imported when it is wanted, never before: beside a CPU it need not be 
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import cast
 
 import torch
@@ -13,6 +14,9 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from chatpaged.engine.model_executor.attention.base import StoredAttention
 from chatpaged.engine.model_executor.forward_context import current_attention
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache, Fp8KVLayout
+from chatpaged.engine.model_executor.fp8_numbers import fp8_rows
+from chatpaged.engine.model_executor.kv_cache import LayerKV
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig
 from chatpaged.engine.model_executor.models.dense_ops import Turns, attention_options, rms_norm
 from chatpaged.engine.model_executor.models.dense_weights import DenseLayer
@@ -22,13 +26,14 @@ _MAX_TRIAL_ERROR = 0.1
 """Rounding to bfloat16 gives a third of that; a kernel that is wrong, far more."""
 
 
-def fused_problem(device: torch.device, dtype: torch.dtype, hidden_size: int) -> str | None:
+def fused_problem(device: torch.device, dtype: torch.dtype, hidden_size: int, *, fp8: bool = False) -> str | None:
     """Why these kernels cannot run where Triton's attention runs, or None.
 
     Args:
         device: where they would run.
         dtype: of activations.
         hidden_size: of the model.
+        fp8: whether keys and values are stored as fp8.
     """
     try:
         from chatpaged.engine.model_executor.models.fused_kernels import MAX_WIDTH  # noqa: PLC0415
@@ -36,14 +41,14 @@ def fused_problem(device: torch.device, dtype: torch.dtype, hidden_size: int) ->
         return "triton is not installed"
     if hidden_size > MAX_WIDTH:
         return f"a hidden size of {hidden_size}, more than {MAX_WIDTH}"
-    return _trial(device, dtype)
+    return _trial(device, dtype, fp8)
 
 
 @cache
-def _trial(device: torch.device, dtype: torch.dtype) -> str | None:
+def _trial(device: torch.device, dtype: torch.dtype, fp8: bool) -> str | None:  # noqa: FBT001 - cached by place
     """Runs the kernels and compares what they compute with the formula: they are trusted on no device unseen."""
     try:
-        error = max(_error(*pair) for pair in (*_residual_trial(device, dtype), *_heads_trial(device, dtype)))
+        error = max(_error(*pair) for pair in (*_residual_trial(device, dtype), *_heads_trial(device, dtype, fp8=fp8)))
     except Exception as problem:  # noqa: BLE001 - whatever is missing
         return f"they do not run here: {(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
     return None if error < _MAX_TRIAL_ERROR else f"they are wrong here, by {error:.2g}"
@@ -75,7 +80,7 @@ def _residual_trial(device: torch.device, dtype: torch.dtype) -> list[tuple[torc
     ]
 
 
-def _heads_trial(device: torch.device, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _heads_trial(device: torch.device, dtype: torch.dtype, *, fp8: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The same for queries, keys and values: 4 heads and 2, half of 16 dimensions turned; one of the tokens is stored nowhere."""
     from chatpaged.engine.model_executor.models import fused_kernels  # noqa: PLC0415
 
@@ -83,12 +88,15 @@ def _heads_trial(device: torch.device, dtype: torch.dtype) -> list[tuple[torch.T
     positions, slots = (torch.tensor(numbers, device=device) for numbers in ([2, 0, 5], [37, -1, 16]))
     angles = _numbers(5, 6, 4)
     rotation = (angles.cos().to(device, dtype), angles.sin().to(device, dtype))
-    pairs = []
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
     for norm, sizes in (("head", (16, 16)), ("full", (64, 32))):
         pool = torch.zeros(2, 3, 16, 2, 16, dtype=dtype, device=device)
         q_norm, k_norm = norms[0, : sizes[0]], norms[1, : sizes[1]]
-        query = fused_kernels.store_heads(
-            *(qkv, pool[0], pool[1], slots, positions),
+        store = partial(
+            fused_kernels.store_heads,
+            qkv,
+            slots=slots,
+            positions=positions,
             num_heads=4,
             q_norm=q_norm,
             k_norm=k_norm,
@@ -96,6 +104,9 @@ def _heads_trial(device: torch.device, dtype: torch.dtype) -> list[tuple[torch.T
             eps=1e-6,
             rotation=rotation,
         )
+        query = store(LayerKV(pool[0], pool[1]))
+        if fp8:
+            pairs.append(_fp8_trial(store, pool))
         turn = [table[positions].unsqueeze(1) for table in rotation]
         q, k, v = (
             rms_norm(part.reshape(3, -1, weight.shape[0]), weight, 1e-6).view(3, -1, 16) if weight is not None else part.view(3, -1, 16)
@@ -106,6 +117,15 @@ def _heads_trial(device: torch.device, dtype: torch.dtype) -> list[tuple[torch.T
             stored[0, block, place], stored[1, block, place] = rotate(k, turn[0], turn[1])[token], v[token]
         pairs += [(query, rotate(q, turn[0], turn[1])), (pool, stored)]
     return pairs
+
+
+def _fp8_trial(store: Callable[[LayerKV], torch.Tensor], pool: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is stored as fp8, and what should be by what was stored unrounded in a pool `[2, blocks, 16, 2, 16]`."""
+    kv_cache = Fp8KVCache(Fp8KVLayout(num_layers=1, block_size=16, kv_heads=2, head_dim=16), pool.shape[1], pool.device)
+    kv_cache.pool.zero_()
+    store(kv_cache.layer(0))
+    codes, scales = fp8_rows(pool)
+    return kv_cache.numbers()[:, 0].transpose(0, 1), codes.float() * scales
 
 
 class FusedOps:
@@ -128,9 +148,9 @@ class FusedOps:
         """See `DenseOps.attend`."""
         config = self._config
         attention = cast("StoredAttention", current_attention())
-        keys, values, slots = attention.places(number)
+        stored, slots = attention.places(number)
         query = self._kernels.store_heads(
-            *(qkv, keys, values, slots, turns[0]),
+            *(qkv, stored, slots, turns[0]),
             num_heads=config.num_heads,
             q_norm=layer.q_norm,
             k_norm=layer.k_norm,

@@ -18,11 +18,19 @@ from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.torch_paged import TorchBackend
 from chatpaged.engine.model_executor.attention.triton_paged import TritonBackend
 from chatpaged.engine.model_executor.forward_context import Logits, forward_context
+from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache, Fp8KVLayout
 from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
-from chatpaged.engine.model_executor.models.code_path import MAX_NATIVE_HEAD_DIM, CodePath, refuse_attention, refuse_requests
+from chatpaged.engine.model_executor.models.code_path import (
+    MAX_NATIVE_HEAD_DIM,
+    CodePath,
+    refuse_attention,
+    refuse_fp8_kv,
+    refuse_fp8_weights,
+    refuse_requests,
+)
 from chatpaged.engine.model_executor.models.dense import choose_context, dense_geometry, load_dense_model, stop_tokens
 from chatpaged.engine.model_executor.models.dense_config import NotDenseError
 from chatpaged.engine.model_executor.models.fused_ops import fused_problem
@@ -182,7 +190,7 @@ class LoadedModel:
 
     model: StepModel
     layout: BlockLayout
-    make_kv_cache: Callable[[int], KVCache | NativeKVCache]
+    make_kv_cache: Callable[[int], KVCache | Fp8KVCache | NativeKVCache]
     path: CodePath
 
 
@@ -213,11 +221,15 @@ def load_model(
             return _load_native(directory, files, path, options, tell)
         if path.kind == "dense" and path.config is not None:
             path = choose_ops(choose_attention(dense_geometry(path.config), path, options, device), device)
-            dense = load_dense_model(directory, path.dtype, device, options.max_model_len, files, fused=path.fused)
+            dense = load_dense_model(
+                directory, path.dtype, device, options.max_model_len, files, fused=path.fused, fp8=path.quantize == "fp8"
+            )
             return _on_torch(dense, path, options, device)
     except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
         if path.kind == "native":
             refuse_requests(options, path.dtype, str(error))
+        elif path.quantize == "fp8":
+            refuse_fp8_weights(options, device, path.dtype, str(error))
         path = path.universal(str(error))
     # Importing transformers takes seconds, which the other paths do not need.
     from chatpaged.engine.model_executor.models.hf import load_hf_model  # noqa: PLC0415
@@ -254,7 +266,10 @@ def choose_attention(geometry: KVGeometry, path: CodePath, options: EngineConfig
     """
     if can_attend_natively(geometry, path, options, device):
         return replace(path, attention="native")
+    refuse_fp8_kv(options, device, path.dtype, geometry)
     if options.attention == "auto":
+        if path.kv_dtype == "fp8":
+            return replace(path, attention="triton", attention_reason="only Triton's attention has --kv-dtype fp8")
         name, reason = best_attention(device, path.dtype, geometry, options.block_size)
         return replace(path, attention=name, attention_reason=reason)
     refuse_attention(options, device, path.dtype, geometry)
@@ -271,7 +286,7 @@ def choose_ops(path: CodePath, device: torch.device) -> CodePath:
     """
     if path.kind != "dense" or path.attention != "triton" or path.config is None:
         return path
-    problem = fused_problem(device, path.dtype, path.config.hidden_size)
+    problem = fused_problem(device, path.dtype, path.config.hidden_size, fp8=path.kv_dtype == "fp8")
     return replace(path, fused=True) if problem is None else replace(path, fused_reason=f"no fused kernels: {problem}")
 
 
@@ -284,12 +299,13 @@ def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.d
         return LoadedModel(TorchStepModel(model, Team(1)), layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
     attention = make_attention(path.attention, device, path.dtype, model.max_model_len)
     graphs = ModelGraphs.choose(options, device, capturable=attention.capturable)
-    return LoadedModel(
-        TorchStepModel(model, attention=attention, graphs=graphs), layout, lambda num_blocks: KVCache(layout, num_blocks, device), path
-    )
+    step_model = TorchStepModel(model, attention=attention, graphs=graphs)
+    if isinstance(layout, Fp8KVLayout):
+        return LoadedModel(step_model, layout, lambda num_blocks: Fp8KVCache(layout, num_blocks, device), path)
+    return LoadedModel(step_model, layout, lambda num_blocks: KVCache(layout, num_blocks, device), path)
 
 
-def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig) -> KVLayout | NativeKVLayout:
+def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig) -> KVLayout | Fp8KVLayout | NativeKVLayout:
     """The KV blocks of a model of torch operations whose attention is decided."""
     shape = {
         "num_layers": geometry.num_layers,
@@ -299,6 +315,8 @@ def torch_kv_layout(geometry: KVGeometry, path: CodePath, options: EngineConfig)
     }
     if path.attention == "native":
         return NativeKVLayout(**shape, kv_dtype="fp32")
+    if path.kv_dtype == "fp8":
+        return Fp8KVLayout(**shape)
     return KVLayout(**shape, dtype=path.dtype)
 
 
