@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
@@ -20,7 +22,7 @@ from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
 from chatpaged.engine.model_executor.models.dense import DenseModel, load_dense_model
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, NotDenseError
 from chatpaged.engine.model_executor.models.dense_ops import rms_norm
-from chatpaged.engine.model_executor.models.dense_weights import read_dense_weights
+from chatpaged.engine.model_executor.models.dense_weights import DenseLayer, read_dense_weights
 from chatpaged.engine.scheduler_output import ScheduledRow, SchedulerOutput
 from chatpaged.errors import InvalidRequestError, ModelError
 from tests.model_executor.dense_cases import CASES, FAMILY_CASES, TRAINED, read_config, save_case, understood
@@ -172,6 +174,27 @@ def test_sequences_are_not_longer_than_the_context(place: Place) -> None:
 def test_what_is_not_understood_is_left_to_others(place: Place, tmp_path: Path) -> None:
     with pytest.raises(NotDenseError, match="the architecture is none of the dense decoder's"):
         load_dense(tmp_path)
+
+
+def test_weights_go_to_the_device_layer_by_layer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model takes its size there, and of the host a layer or two at a time."""
+    here: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def move(layer: DenseLayer, device: torch.device) -> DenseLayer:
+        nonlocal most
+        here.append(weakref.ref(layer.qkv))
+        most = max(most, sum(reference() is not None for reference in here))
+        tensors = {field.name: getattr(layer, field.name) for field in fields(layer)}
+        copies: dict[str, Any] = {name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()}
+        return DenseLayer(**copies)
+
+    monkeypatch.setattr(DenseLayer, "to", move)
+    model = load_dense(place("gemma3"), dtype=torch.bfloat16)
+    assert len(here) == model.geometry().num_layers == 3
+    assert most <= 2
+    gc.collect()
+    assert not any(reference() is not None for reference in here)
 
 
 WITHOUT_TRANSFORMERS = """
