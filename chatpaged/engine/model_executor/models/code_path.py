@@ -1,7 +1,7 @@
 """Which code runs a model, with what numbers, and why: decided before anything is loaded, and shown.
 
 - native: the dense decoder on the native kernels; the fastest on a CPU, and the only one whose weights can be quantised.
-- dense: the dense decoder on torch operations.
+- dense: the dense decoder on torch operations, on any device; fused, with Triton's kernels between its products.
 - universal: transformers' own classes.
 """
 
