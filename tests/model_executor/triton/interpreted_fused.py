@@ -40,6 +40,8 @@ KERNEL_TOLERANCE = {torch.float32: 2e-6, torch.float16: 0.0, torch.bfloat16: 2**
 """Of numbers of order one. In float16 all bits are equal; the interpreter cuts off what bfloat16 has no room for, and does not round."""
 MODEL_TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 0.15}
 """Of the standard deviation of the logits."""
+SAME_KERNELS = {"llama-linear", "llama-llama3", "qwen2-yarn", "qwen2-last-layers", "phi3-longrope", "gemma3-linear", "gemma2-untied"}
+"""Cases that differ from others in nothing but numbers in tables, windows, or the output layer."""
 
 Place = Callable[[str], Path]
 
@@ -211,7 +213,7 @@ def check(name: str, dtype: torch.dtype, place: Place) -> None:
     assert float(error) < MODEL_TOLERANCE[dtype], (name, dtype)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in SAME_KERNELS])
 def test_gives_the_logits_of_torch_operations(name: str, place: Place) -> None:
     check(name, torch.float32, place)
 
