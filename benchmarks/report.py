@@ -36,19 +36,17 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints a table with the keys of the first row as its head."""
+def show(rows: Sequence[dict[str, Any]], words: Sequence[str] = ()) -> None:
+    """Prints a table with the keys of the first row as its head: numbers to the right; words, and the first column, to the left."""
     if not rows:
         return
     names = list(rows[0])
     cells = [names, *[[_cell(row.get(name)) for name in names] for row in rows]]
     widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    left = [name in words or not column for column, name in enumerate(names)]
     for line in cells:
-        print(
-            "  ".join(
-                cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-        )
+        padded = (cell.ljust(width) if to_left else cell.rjust(width) for cell, width, to_left in zip(line, widths, left, strict=True))
+        print("  ".join(padded).rstrip())
 
 
 def _cell(value: Any) -> str:
