@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,6 +35,7 @@ class WeightFiles:
         stored_type: type of most elements, as safetensors names it: F32, F16, BF16, ...
         digest: changes with names, shapes, types and sizes of the files.
         shapes: of all tensors, by name.
+        elements: how many there are of each type, by its name in safetensors.
     """
 
     paths: tuple[Path, ...]
@@ -43,6 +44,7 @@ class WeightFiles:
     stored_type: str
     digest: bytes
     shapes: dict[str, Shape]
+    elements: dict[str, int] = field(default_factory=dict)
 
 
 def check_directory(directory: Path) -> WeightFiles:
@@ -93,7 +95,7 @@ def inspect_weights(directory: Path) -> WeightFiles:
     if not counts:
         raise ModelError(f"the safetensors files in {directory} hold no tensors")
     stored = max(counts, key=lambda name: counts[name])
-    return WeightFiles(paths, sum(counts.values()), total, stored, digest.digest(), shapes)
+    return WeightFiles(paths, sum(counts.values()), total, stored, digest.digest(), shapes, dict(counts))
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:

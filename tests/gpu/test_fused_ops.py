@@ -13,7 +13,7 @@ from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.triton_paged import TritonPagedAttention, choose_chunk
 from chatpaged.engine.model_executor.forward_context import forward_context
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
+from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout, LayerKV
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.engine.model_executor.models.dense import load_dense_model
 from chatpaged.engine.model_executor.models.dense_ops import rms_norm
@@ -95,7 +95,7 @@ def test_heads(norm: str, heads: int, kv_heads: int, dim: int, turned: int, dtyp
         pool = torch.zeros(64, 3, 2, 16, kv_heads, dim, dtype=dtype, device=CUDA)
         keys, values = pool[:, 1].unbind(1)
         queries = fused_kernels.store_heads(
-            *(qkv, keys, values, slots, positions),
+            *(qkv, LayerKV(keys, values), slots, positions),
             num_heads=heads,
             q_norm=q_norm,
             k_norm=k_norm,

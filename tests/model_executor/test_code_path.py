@@ -27,7 +27,7 @@ from chatpaged.engine.model_executor.models.loader import choose_attention, choo
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
 from chatpaged.engine.model_executor.native.library import NativeError, native_problem
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
-from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.weight_files import WeightFiles, check_directory
 from chatpaged.errors import InvalidRequestError
 from tests.model_executor.dense_cases import save_case
 from tests.model_executor.logits import CPU, save
@@ -59,6 +59,10 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+def files_of(num_parameters: int) -> WeightFiles:
+    return WeightFiles((), num_parameters, 0, "F32", b"", {})
+
+
 def chosen(directory: Path, device: torch.device = CPU, **options: Any) -> CodePath:
     config = EngineConfig(device="cpu", **options)
     files = check_directory(directory)
@@ -87,7 +91,7 @@ def test_native(options: dict[str, Any], weights: str, kv_dtype: str, reason: st
     assert path.dtype == torch.float32
     assert path.config is not None
     bits = {"fp32": 32, "fp16": 16, "int8": 8.5, "int4": 5}[weights]
-    assert path.weight_bytes(1000) == int(1000 * bits / 8)
+    assert path.weight_bytes(files_of(1000)) == int(1000 * bits / 8)
 
 
 @pytest.mark.usefixtures("native")
@@ -129,7 +133,7 @@ def test_not_native(name: str, place: Place) -> None:
     assert path.reason.startswith(reason)
     assert (path.quantize, path.weights) == ("none", path.kv_dtype)
     assert (path.config is not None) == (kind == "dense")
-    assert path.weight_bytes(1000) == 1000 * path.dtype.itemsize
+    assert path.weight_bytes(files_of(1000)) == 1000 * path.dtype.itemsize
 
 
 @pytest.mark.usefixtures("native")
@@ -243,8 +247,8 @@ def test_weights_of_8_bits_on_cuda(place: Place, monkeypatch: pytest.MonkeyPatch
     assert (exact.quantize, exact.advice) == ("none", "use a smaller model or --quantize fp8")
     assert path.config is not None
     kept = path.config.vocab_size * path.config.hidden_size * (1 if path.config.tied else 2)
-    assert path.weight_bytes(10**9) == 2 * kept + int((10**9 - kept) * 1.02)
-    assert exact.weight_bytes(10**9) == 2 * 10**9
+    assert path.weight_bytes(files_of(10**9)) == 2 * kept + int((10**9 - kept) * 1.02)
+    assert exact.weight_bytes(files_of(10**9)) == 2 * 10**9
     assert chosen(place("mixtral"), **options).advice == "use a smaller model or another --dtype"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
     assert chosen(place("llama"), **options).advice == "use a smaller model or another --dtype"

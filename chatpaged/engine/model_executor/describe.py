@@ -18,12 +18,13 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, choose_num_blocks
 from chatpaged.engine.model_executor.memory import free_memory, require_memory
 from chatpaged.engine.model_executor.model_runner import choose_device
-from chatpaged.engine.model_executor.models.code_path import choose_code
+from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.dense import choose_context, dense_geometry
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, torch_kv_layout
+from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, quantized_path, torch_kv_layout
 from chatpaged.engine.model_executor.models.native_dense import native_kv_layout
+from chatpaged.engine.model_executor.models.stored_quantization import dtype_name, unpacked_type
 from chatpaged.engine.model_executor.native.library import instruction_sets
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory, model_name
@@ -68,13 +69,20 @@ class _Shape:
 def _describe(directory: Path, options: EngineConfig, found: dict[str, Any]) -> None:
     files = check_directory(directory)
     device = choose_device(options.device)
-    dtype = choose_dtype(options.dtype, device, stored_dtype(files.stored_type))
+    dtype = choose_dtype(options.dtype, device, stored_dtype(unpacked_type(files)))
     found |= {"device": device.type, "dtype": str(dtype).removeprefix("torch.")}
     path = choose_code(directory, files, options, device, dtype)
     is_native = path.kind == "native"
-    weights = path.weight_bytes(files.num_parameters)
-    found |= {"weights": path.code("").weights, "weights_reason": path.reason if is_native else "", "weight_bytes": weights}
-    shape = _universal_shape(directory, files, options, found) if path.config is None else _dense_shape(path.config, options)
+    found |= {
+        "weights": path.code("").weights,
+        "weights_reason": path.reason if is_native else "",
+        "weight_bytes": path.weight_bytes(files),
+    }
+    if path.config is None:
+        path, shape = _universal_shape(directory, files, path, options, found)
+    else:
+        shape = _dense_shape(path.config, options)
+    weights = found["weight_bytes"]
     layout: BlockLayout
     if path.config is not None and is_native:
         layout = native_kv_layout(path.config, options.block_size, path.kv_dtype)
@@ -108,25 +116,38 @@ def _dense_shape(config: DenseConfig, options: EngineConfig) -> _Shape:
     return _Shape(dense_geometry(config), measured=True, context=choose_context(config, options.max_model_len))
 
 
-def _universal_shape(directory: Path, files: WeightFiles, options: EngineConfig, found: dict[str, Any]) -> _Shape:
+def _universal_shape(
+    directory: Path, files: WeightFiles, path: CodePath, options: EngineConfig, found: dict[str, Any]
+) -> tuple[CodePath, _Shape]:
     # Importing transformers takes seconds, which the other paths do not need.
-    from chatpaged.engine.model_executor.models.hf import HFModel, load_checked_config, named_context, silence_transformers  # noqa: PLC0415
-    from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit  # noqa: PLC0415
+    from chatpaged.engine.model_executor.models.hf import (  # noqa: PLC0415
+        HFModel,
+        find_quantizer,
+        load_checked_config,
+        named_context,
+        silence_transformers,
+    )
+    from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit, needed_bytes  # noqa: PLC0415
     from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class  # noqa: PLC0415
     from chatpaged.engine.model_executor.models.support import text_config  # noqa: PLC0415
 
     silence_transformers()
     remote = needs_remote_code(directory, trusted=options.trust_remote_code)
     config = load_checked_config(directory, files, remote=remote)
+    quantizer = find_quantizer(directory, config, choose_device(options.device), path.dtype)
+    path = quantized_path(path, quantizer, options)
     model = build_without_weights(config, remote_model_class(config, directory) if remote else None, directory)
     check_fit(model, directory, files)
+    if quantizer is not None:
+        widened = needed_bytes(model, path.dtype) if quantizer.widens else path.weight_bytes(files)
+        found |= {"dtype": dtype_name(path.dtype), "weights": path.code("").weights, "weight_bytes": widened}
     context = options.max_model_len or named_context(config) or 1
     name = type(model).__name__
     found["model_class"] = name
     found["code_path"] = f"{name} of {'the model itself' if remote else 'transformers'}, through AttentionInterface"
     try:
         with torch.inference_mode():
-            return _Shape(HFModel(model, context).geometry(), measured=True, context=context)
+            return path, _Shape(HFModel(model, context).geometry(), measured=True, context=context)
     except ChatpagedError:
         raise
     except Exception:  # noqa: BLE001 - some layers look at values, which a model without weights has not
@@ -135,7 +156,7 @@ def _universal_shape(directory: Path, files: WeightFiles, options: EngineConfig,
         dim = getattr(text, "head_dim", None) or text.hidden_size // heads
         softcap = getattr(text, "attn_logit_softcapping", None) is not None
         geometry = KVGeometry(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, softcap=softcap)
-        return _Shape(geometry, measured=False, context=context)
+        return path, _Shape(geometry, measured=False, context=context)
 
 
 def main() -> None:

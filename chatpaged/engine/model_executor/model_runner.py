@@ -19,6 +19,7 @@ from chatpaged.engine.model_executor.kv_cache import KVCache
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
+from chatpaged.engine.model_executor.models.stored_quantization import unpacked_type
 from chatpaged.engine.model_executor.native.interface import VERSION
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from chatpaged.engine.model_executor.pool_maker import make_pool
@@ -74,8 +75,8 @@ class ModelRunner:
         if device.type == "cpu":
             torch.set_num_threads(num_threads(config))
         files = check_directory(directory)
-        path = choose_code(directory, files, config, device, choose_dtype(config.dtype, device, stored_dtype(files.stored_type)))
-        needed = path.weight_bytes(files.num_parameters)
+        path = choose_code(directory, files, config, device, choose_dtype(config.dtype, device, stored_dtype(unpacked_type(files))))
+        needed = path.weight_bytes(files)
         require_memory(f"the model {model_name(directory)}", needed, free_memory(device), path.advice)
         tell("loading weights")
         with torch.inference_mode():

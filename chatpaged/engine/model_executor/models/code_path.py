@@ -20,6 +20,12 @@ from chatpaged.engine.model_executor.models.dense_config import DenseConfig, den
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
 from chatpaged.engine.model_executor.models.fp8_matrix import fp8_matrix_problem
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
+from chatpaged.engine.model_executor.models.stored_quantization import (
+    StoredQuantization,
+    check_packing,
+    packed_bytes,
+    stored_quantization,
+)
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
 from chatpaged.engine.model_executor.native.library import Team, native_problem
 from chatpaged.engine.model_executor.native.packing import pack, unpack
@@ -51,6 +57,7 @@ class CodePath:
         fused: whether the dense decoder on torch operations has Triton's kernels between its products.
         fused_reason: why not, where it could have been expected.
         could_be_fp8: whether the device and the model are such that weights could be fp8.
+        packed: how weights are kept that were quantised before they came here; None if they were not, or are widened.
     """
 
     kind: str
@@ -64,10 +71,13 @@ class CodePath:
     fused: bool = False
     fused_reason: str = ""
     could_be_fp8: bool = False
+    packed: StoredQuantization | None = None
 
     @property
     def weights(self) -> str:
-        """Type of the weights, in a word."""
+        """Type of the weights, in a word or two."""
+        if self.packed is not None:
+            return self.packed.weights
         return _DTYPE_NAMES[self.dtype] if self.quantize == "none" else self.quantize
 
     @property
@@ -77,21 +87,27 @@ class CodePath:
             return "use a smaller model or --quantize int4"
         if self.kind == "dense" and self.could_be_fp8:
             return "use a smaller model" if self.quantize == "fp8" else "use a smaller model or --quantize fp8"
-        return "use a smaller model" if self.kind == "native" else "use a smaller model or another --dtype"
+        return "use a smaller model" if self.kind == "native" or self.packed is not None else "use a smaller model or another --dtype"
 
-    def weight_bytes(self, num_parameters: int) -> int:
+    def weight_bytes(self, files: WeightFiles) -> int:
         """Memory that the weights take, about."""
+        if self.packed is not None:
+            return packed_bytes(files, self.dtype)
         if self.kind == "native":
-            return int(num_parameters * BYTES_PER_WEIGHT[self.quantize])
+            return int(files.num_parameters * BYTES_PER_WEIGHT[self.quantize])
         if self.quantize == "fp8" and self.config is not None:
-            kept = min(num_parameters, self.config.vocab_size * self.config.hidden_size * (1 if self.config.tied else 2))
-            return kept * self.dtype.itemsize + int((num_parameters - kept) * FP8_BYTES)
-        return num_parameters * self.dtype.itemsize
+            kept = min(files.num_parameters, self.config.vocab_size * self.config.hidden_size * (1 if self.config.tied else 2))
+            return kept * self.dtype.itemsize + int((files.num_parameters - kept) * FP8_BYTES)
+        return files.num_parameters * self.dtype.itemsize
 
     def universal(self, reason: str) -> CodePath:
         """The same on the universal path, where nothing is quantised."""
         kv_dtype = "fp8" if self.kv_dtype == "fp8" else _DTYPE_NAMES[self.dtype]
         return replace(self, kind="universal", reason=reason, quantize="none", kv_dtype=kv_dtype, config=None, fused=False, fused_reason="")
+
+    def with_quantizer(self, dtype: torch.dtype, *, widened: bool) -> CodePath:
+        """The same as a quantizer runs it: the type of activations is the one that it wants, and widened weights are packed no more."""
+        return replace(self, dtype=dtype, kv_dtype=_DTYPE_NAMES[dtype], packed=None if widened else self.packed)
 
     def code(self, instruction_set: str, weight_bytes: int = 0) -> ModelCode:
         """This, for people.
@@ -112,7 +128,7 @@ class CodePath:
         dtype = str(self.dtype).removeprefix("torch.")
         reason = "; ".join(dict.fromkeys(part for part in (self.reason, self.attention_reason, self.fused_reason) if part))
         kv = "fp8" if self.kv_dtype == "fp8" else dtype
-        weights = "fp8" if self.quantize == "fp8" else dtype
+        weights = "fp8" if self.quantize == "fp8" else dtype if self.packed is None else self.packed.weights
         return ModelCode(name=name, weights=weights, kv=kv, weight_bytes=weight_bytes, reason=reason)
 
 
@@ -128,10 +144,12 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
 
     Raises:
         InvalidRequestError: what was asked for by name cannot be had, with the reason.
+        ModelError: the weights are packed in a way that nobody describes.
     """
     refuse_attention(options, device, dtype)
     refuse_fp8_kv(options, device, dtype)
-    config, not_dense = _dense(directory, files)
+    packed = _packed(directory, files)
+    config, not_dense = _dense(directory, files) if packed is None else (None, packed.reason)
     not_native = not_dense or _not_native(config, dtype, device)
     if options.code_path not in {"auto", "native"} and not_native is None:
         not_native = f"{options.code_path} was asked for"
@@ -153,7 +171,7 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     could_be_fp8 = device.type == "cuda" and torch.cuda.is_available() and fp8_device_problem(device) is None
     path = CodePath("dense", not_native or "", dtype, quantize, kv_dtype, config, could_be_fp8=could_be_fp8)
     if config is None:
-        return path.universal(not_dense or "")
+        return replace(path.universal(not_dense or ""), packed=packed)
     return path.universal("universal was asked for") if options.code_path == "universal" else path
 
 
@@ -235,6 +253,13 @@ def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> N
         asked.append("code path native")
     if asked:
         raise InvalidRequestError(f"{asked[0]} needs the native dense decoder, which cannot run this: {reason}")
+
+
+def _packed(directory: Path, files: WeightFiles) -> StoredQuantization | None:
+    packed = stored_quantization(read_json(directory / "config.json"))
+    if packed is None:
+        check_packing(files)
+    return packed
 
 
 def _dense(directory: Path, files: WeightFiles) -> tuple[DenseConfig | None, str | None]:

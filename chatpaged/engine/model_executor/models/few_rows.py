@@ -45,7 +45,12 @@ def few_rows_linear(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 
 def use_few_rows_linear(model: nn.Module) -> None:
-    """Gives all plain float32 linear layers of a model on the CPU the faster product."""
+    """Gives all plain float32 linear layers of a model on the CPU the faster product.
+
+    Not those whose weights are no plain ones, or whose product is somebody else's already: quantizers do both.
+    """
     for module in model.modules():
-        if type(module) is nn.Linear and module.weight.dtype == torch.float32 and module.weight.device.type == "cpu":
+        if type(module) is not nn.Linear or "forward" in vars(module) or type(module.weight) is not nn.Parameter:
+            continue
+        if module.weight.dtype == torch.float32 and module.weight.device.type == "cpu":
             setattr(module, "forward", partial(few_rows_linear, module))  # noqa: B010 - types forbid assigning to a method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 import torch
@@ -42,6 +42,10 @@ from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, Nativ
 from chatpaged.engine.model_executor.sampler import queue_draws
 from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
+from chatpaged.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from chatpaged.engine.model_executor.models.quantizer import Quantizer  # imports transformers
 
 FEW_THREADS = 4
 """With more, torch's attention on all of them is faster than the native one on one of them."""
@@ -241,7 +245,21 @@ def load_model(
         max_model_len=options.max_model_len,
         trust_remote_code=options.trust_remote_code,
     )
-    return _on_torch(model, path, options, device)
+    return _on_torch(model, quantized_path(path, model.quantizer, options), options, device)
+
+
+def quantized_path(path: CodePath, quantizer: Quantizer | None, options: EngineConfig) -> CodePath:
+    """How a model runs whose weights a quantizer reads, if one does.
+
+    Raises:
+        InvalidRequestError: a type of activations was asked for by name that the quantizer does not have.
+    """
+    if quantizer is None:
+        return path
+    if options.dtype != "auto" and quantizer.dtype != path.dtype:
+        wanted = str(quantizer.dtype).removeprefix("torch.")
+        raise InvalidRequestError(f"--dtype {options.dtype} cannot be had with {quantizer.stored.label} weights; use --dtype {wanted}")
+    return path.with_quantizer(quantizer.dtype, widened=quantizer.widens)
 
 
 def can_attend_natively(geometry: KVGeometry, path: CodePath, options: EngineConfig, device: torch.device) -> bool:
@@ -299,6 +317,8 @@ def _on_torch(model: Any, path: CodePath, options: EngineConfig, device: torch.d
         return LoadedModel(TorchStepModel(model, Team(1)), layout, lambda num_blocks: NativeKVCache(layout, num_blocks), path)
     attention = make_attention(path.attention, device, path.dtype, model.max_model_len)
     graphs = ModelGraphs.choose(options, device, capturable=attention.capturable)
+    if path.packed is not None and device.type == "cuda":  # what its kernels decide on the host, a graph would keep for ever
+        graphs = ModelGraphs(None, f"no CUDA graphs: they have not been tried with {path.packed.label} weights")
     step_model = TorchStepModel(model, attention=attention, graphs=graphs)
     if isinstance(layout, Fp8KVLayout):
         return LoadedModel(step_model, layout, lambda num_blocks: Fp8KVCache(layout, num_blocks, device), path)

@@ -20,7 +20,7 @@ from chatpaged.errors import ModelError
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _FEW_LAYERS = 500  # take no time to build; which of their weights are missing is found out when they are loaded
-_LEAST_QUANTIZED = 0.5  # bytes of a parameter: what quantized ones take depends on the method, no method takes less
+_LEAST_QUANTIZED = 1 / 8  # bytes of a parameter: what quantized ones take depends on the method, no method takes less
 
 
 def check_layers(directory: Path, files: WeightFiles) -> None:
@@ -86,9 +86,9 @@ def shape_error(directory: Path, name: str, stored: Shape, wanted: Shape) -> Mod
     return _misfit(directory, f"{name} has the shape {_text(stored)} in the files, and {_text(wanted)} by the configuration")
 
 
-def needed_bytes(model: Any, dtype: torch.dtype) -> int:
-    """Bytes that the parameters of a model without weights will take at least."""
-    size: float = _LEAST_QUANTIZED if _is_quantized(model) else dtype.itemsize
+def needed_bytes(model: Any, dtype: torch.dtype, *, packed: bool = False) -> int:
+    """Bytes that the parameters of a model without weights will take at least; `packed` are those that stay as they were quantised."""
+    size: float = _LEAST_QUANTIZED if packed else dtype.itemsize
     count: int = sum(math.prod(parameter.shape) for parameter in model.parameters())
     return math.ceil(count * size)
 

@@ -111,7 +111,9 @@ def _probe_attention(
     return chatpaged_attention(module, query, key, value, None, **others)
 
 
-def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_model_len: int) -> KVGeometry:
+def probe_model(
+    model: nn.Module, forward: _Forward, *, num_layers: int, max_model_len: int, dtype: torch.dtype | None = None
+) -> KVGeometry:
     """Finds out what the layers of a model store, and refuses a model that this engine would run wrongly.
 
     A model without weights (device "meta") has no values to compare; it is asked for shapes only.
@@ -121,6 +123,7 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
         forward: `HFModel.forward`.
         num_layers: how many layers it should have.
         max_model_len: longest sequence; what happens beyond it does not matter.
+        dtype: type that keys and values are stored in; None if that is not known.
 
     Raises:
         ModelError: says what is not supported.
@@ -134,6 +137,7 @@ def probe_model(model: nn.Module, forward: _Forward, *, num_layers: int, max_mod
         else:
             probe = _hand_over(model, min(2, max_model_len))
             _check_numbers(probe, num_layers)
+            _check_types(probe, dtype)
             _check_layers(model, probe, max_model_len)
             _check_tokens(forward, probe, device)
     except torch.OutOfMemoryError:
@@ -193,6 +197,14 @@ def _attention_of(model: nn.Module, name: str) -> Iterator[None]:
 def _check_numbers(probe: _Probe, num_layers: int) -> None:
     if sorted(probe.layers) != list(range(num_layers)):
         raise ModelError(f"attention was reached in {len(probe.layers)} of {num_layers} layers")
+
+
+def _check_types(probe: _Probe, dtype: torch.dtype | None) -> None:
+    """Attention reads what it is given as numbers of one type, some of it without torch, which would notice another."""
+    others = {tensor.dtype for tensor in probe.tensors()} - {dtype}
+    if dtype is not None and others:
+        kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in others))
+        raise ModelError(f"its layers compute keys, values or queries as {kinds} where {str(dtype).removeprefix('torch.')} was asked for")
 
 
 def _check_layers(model: nn.Module, probe: _Probe, max_model_len: int) -> None:

@@ -1,0 +1,114 @@
+"""Checkpoints whose weights are quantised already: GPTQ, AWQ, bitsandbytes and others, as config.json names them. Without transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from chatpaged.engine.weight_files import WeightFiles
+from chatpaged.errors import ModelError
+
+_LABELS = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "FP8", "mxfp4": "MXFP4", "hqq": "HQQ", "aqlm": "AQLM", "eetq": "EETQ"}
+_FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_STORED_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
+_EIGHT_BIT_FLOATS = frozenset({"F8_E4M3", "F8_E5M2"})
+_INTEGERS = frozenset({"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuantization:
+    """How a checkpoint's weights are quantised.
+
+    Attributes:
+        method: as transformers calls it: "gptq", "awq", "bitsandbytes_4bit", "bitsandbytes_8bit", ...
+        bits: of a weight; None if the configuration does not say.
+    """
+
+    method: str
+    bits: int | None
+
+    @property
+    def label(self) -> str:
+        """The method, for people: `GPTQ`, `bitsandbytes`."""
+        return _LABELS.get(self.method, self.method.removesuffix("_4bit").removesuffix("_8bit"))
+
+    @property
+    def weights(self) -> str:
+        """Type of the weights, in a word or two: `GPTQ 4 bit`."""
+        return self.label if self.bits is None else f"{self.label} {self.bits} bit"
+
+    @property
+    def reason(self) -> str:
+        """Why no code of our own can read them."""
+        return f"its weights are {self.label} already, which transformers reads"
+
+
+def stored_quantization(config: Mapping[str, Any]) -> StoredQuantization | None:
+    """How the weights of a model are quantised, by its config.json; None if they are not.
+
+    Raises:
+        ModelError: they are, and it does not say how.
+    """
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        settings = part.get("quantization_config")
+        if settings is not None:
+            return _read(settings)
+        if part.get("compression_config") is not None:
+            raise ModelError(
+                "config.json has compression_config, the old name of quantization_config, which transformers does not read; "
+                "look for a newer version of the model"
+            )
+    return None
+
+
+def _read(settings: object) -> StoredQuantization:
+    if not isinstance(settings, dict):
+        raise ModelError(f"quantization_config in the model's config.json is {settings!r}; it has to be a table")
+    # As transformers decides, which has one name for two methods of bitsandbytes.
+    for name, width in (("load_in_4bit", 4), ("load_in_8bit", 8)):
+        if settings.get(name):
+            return StoredQuantization(f"bitsandbytes_{width}bit", width)
+    method = settings.get("quant_method")
+    if not isinstance(method, str) or not method:
+        raise ModelError("quantization_config in the model's config.json names no quant_method: how its weights are packed is not known")
+    bits = next((value for name in ("bits", "w_bit") if isinstance(value := settings.get(name), int)), None)
+    return StoredQuantization(method, bits)
+
+
+def check_packing(files: WeightFiles) -> None:
+    """Refuses weights that need scales, of a model whose config.json does not say that they are quantised.
+
+    Read as they lie, they would be taken for the numbers themselves.
+
+    Raises:
+        ModelError: names their type.
+    """
+    total = sum(files.elements.values())
+    packed = {kind: count for kind, count in files.elements.items() if kind in _INTEGERS or kind in _EIGHT_BIT_FLOATS}
+    eight_bit = next((kind for kind in packed if kind in _EIGHT_BIT_FLOATS), None)
+    if eight_bit is not None or 2 * sum(packed.values()) > total:
+        kind = eight_bit or max(packed, key=lambda name: packed[name])
+        raise ModelError(
+            f"the weights are stored as {kind}, which needs scales, and config.json does not say how they are quantised "
+            "(quantization_config); download the whole model again, or a version for transformers"
+        )
+
+
+def packed_bytes(files: WeightFiles, dtype: torch.dtype) -> int:
+    """Memory that a quantised checkpoint takes, about: what is packed as in the file, floating-point numbers in the type that they get."""
+    return sum(count * (dtype.itemsize if kind in _FLOAT_BYTES else _STORED_BYTES.get(kind, 1)) for kind, count in files.elements.items())
+
+
+def unpacked_type(files: WeightFiles) -> str:
+    """Type of most floating-point numbers in the files, as safetensors names it; of most numbers, if there are none."""
+    floating = {kind: count for kind, count in files.elements.items() if kind in _FLOAT_BYTES}
+    return max(floating, key=lambda kind: floating[kind]) if floating else files.stored_type
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type as `--dtype` names it."""
+    return str(dtype).removeprefix("torch.")
