@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from chatpaged.engine.config import EngineConfig
+from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.attention.base import AttentionOptions
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
@@ -16,6 +21,8 @@ from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
 from chatpaged.engine.model_executor.models.fp8_matrix import Fp8Matrix, fp8_matrix_problem
 from chatpaged.engine.model_executor.models.fused_ops import fused_problem
 from chatpaged.engine.scheduler_output import ScheduledRow, SchedulerOutput
+from tests.model_executor.harness import Arrival, greedy, serve
+from tests.model_executor.tiny_models import save_family
 
 pytestmark = [
     pytest.mark.gpu,
@@ -88,3 +95,19 @@ def test_products_in_float32() -> None:
     matrix, x = Fp8Matrix.of(numbers(1, 1024, 2048)), numbers(2, 40, 2048)
     expected = x.double() @ matrix.numbers().double().T
     assert float((matrix.product(x, None).double() - expected).abs().max() / expected.abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize("quantize", ["none", "fp8"])
+def test_engines_replay_graphs_over_codes(quantize: str, tmp_path: Path) -> None:
+    directory = save_family("llama", tmp_path / "llama")
+    options: dict[str, Any] = {"device": "cuda", "dtype": "float32", "kv_dtype": "fp8", "quantize": quantize, "kv_blocks": 60}
+    arrivals = {"short": Arrival(list(range(20, 25))), "long": Arrival(list(range(30, 63)), step=1)}
+    answers, told = [], []
+    for eager in (False, True):
+        with LLMEngine.from_pretrained(directory, EngineConfig(**options, enforce_eager=eager)) as engine:
+            done = serve(engine, arrivals, greedy(20))
+            answers.append({name: answer.token_ids for name, answer in done.items()})
+            told.append((engine.code.kv, engine.code.weights, engine.snapshot().counters["graph_steps"] > 0))
+    assert told == [("fp8", "fp8" if quantize == "fp8" else "float32", replayed) for replayed in (True, False)]
+    assert answers[0] == answers[1]
+    assert [len(tokens[0]) for tokens in answers[0].values()] == [20, 20]

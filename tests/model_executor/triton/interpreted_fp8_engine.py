@@ -14,8 +14,10 @@ from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.attention import trial, triton_paged
 from chatpaged.engine.model_executor.describe import describe
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache
+from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.errors import InvalidRequestError
+from tests.model_executor.graphs.recording import Repeats
 from tests.model_executor.harness import Arrival, greedy, make_engine, serve
 from tests.model_executor.test_tiers import preempt, push_out, rows, running
 
@@ -110,6 +112,21 @@ def test_weights_of_8_bits(model_directory: ModelDirectory) -> None:
         answers = [each.generate(PROMPT, greedy(NUM_TOKENS)).completions[0].token_ids for each in (engine, again)]
     assert answers[0] == answers[1]
     assert len(answers[0]) == NUM_TOKENS
+
+
+def test_steps_padded_to_the_size_of_a_graph(model_directory: ModelDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = model_directory("llama")
+    options = {**OPTIONS, "quantize": "fp8", "max_num_seqs": 3, "max_num_batched_tokens": 24}
+    arrivals = {"short": Arrival(PROMPT[:5]), "long": Arrival(PROMPT, step=1)}
+    with make_engine(directory, **options) as engine:
+        expected = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(NUM_TOKENS)).items()}
+    monkeypatch.setattr(ModelGraphs, "choose", lambda *_, **__: ModelGraphs(Repeats()))
+    with make_engine(directory, **options) as engine:
+        padded = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(NUM_TOKENS)).items()}
+        counters = engine.snapshot().counters
+    assert counters["graph_steps"] > NUM_TOKENS
+    assert counters["eager_steps"] == 0
+    assert padded == expected
 
 
 def test_what_it_cannot_do_is_refused(model_directory: ModelDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
