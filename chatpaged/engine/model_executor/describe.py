@@ -6,6 +6,7 @@ so what is refused here is what would be refused.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import dataclass
@@ -162,7 +163,9 @@ def _universal_shape(
 def main() -> None:
     """Describes the model that the command line names."""
     options = EngineConfig(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else EngineConfig()
-    sys.stdout.write(json.dumps(describe(Path(sys.argv[1]), options)))
+    with contextlib.redirect_stdout(sys.stderr):  # what libraries print
+        found = describe(Path(sys.argv[1]), options)
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from chatpaged.engine.model_executor.models.few_rows import use_few_rows_linear
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
 from chatpaged.engine.model_executor.models.meta_model import build_without_weights, check_fit, check_layers, needed_bytes, shape_error
 from chatpaged.engine.model_executor.models.probe import probe_model
-from chatpaged.engine.model_executor.models.quantizer import Quantizer, prepare_quantizer, settle_types
+from chatpaged.engine.model_executor.models.quantizer import Quantizer, contained_packages, prepare_quantizer, settle_types
 from chatpaged.engine.model_executor.models.remote_code import needs_remote_code, remote_model_class
 from chatpaged.engine.model_executor.models.rope import freeze_rope
 from chatpaged.engine.model_executor.models.stored_quantization import dtype_name, stored_quantization
@@ -129,7 +130,7 @@ def load_hf_model(
     dtype = dtype if quantizer is None else quantizer.dtype
     kinds = _require_room(directory, files, config, quantizer, remote=remote, dtype=dtype, device=device)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contained_packages() if quantizer is not None else nullcontext():
             warnings.simplefilter("ignore")  # nobody could do anything about them
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 directory,

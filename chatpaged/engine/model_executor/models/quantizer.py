@@ -8,7 +8,8 @@ import importlib.util
 import logging
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ _PACKAGES = {
     "compressed-tensors": ("compressed_tensors",),
 }
 _SETTLED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_LOGS_TO_OUTPUT = frozenset({"gptq", "awq"})
+_AUTO: Any = AutoHfQuantizer  # its functions have no types
 _DOWNLOADS_CODE = frozenset({"eetq"})
 _INSTALL = re.compile(r"pip install [^`'\")]+")
 
@@ -70,27 +73,30 @@ def prepare_quantizer(config: Any, stored: StoredQuantization, device: torch.dev
     missing = [name for name in _PACKAGES.get(stored.method, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise ModelError(_needs(kind, missing))
-    if stored.method.startswith("bitsandbytes"):
-        _import_bitsandbytes()
+    _quiet(stored.method)
     settings = _settings(config)
-    auto: Any = AutoHfQuantizer  # its functions have no types
-    if not auto.supports_quant_method(settings):
+    if not _AUTO.supports_quant_method(settings):
         raise ModelError(f"{kind}, which transformers {transformers.__version__} does not know; look for another version of the model")
     try:
-        found: Any = AutoQuantizationConfig.from_dict(copy.deepcopy(settings))
-        widens = hasattr(found, "dequantize")
-        if widens:
-            found.dequantize = settings["dequantize"] = True
-        quantizer: Any = auto.from_config(found, pre_quantized=True)
-        quantizer.validate_environment(device_map={"": str(device)}, weights_only=True)
-        dtype = quantizer.update_dtype(dtype)
+        with contained_packages():
+            return _ask(settings, stored, device, dtype)
     except ImportError as error:
         install = _INSTALL.search(str(error))
         advice = f": {install.group().strip()}" if install is not None else f" ({why(error)})"
         raise ModelError(f"{kind}, and a package that transformers reads them with is missing{advice}") from error
     except Exception as error:  # whatever a quantizer makes of settings that somebody else wrote, and of this machine
         raise ModelError(f"{kind}, which transformers cannot run on {device.type} here ({why(error)})") from error
-    return Quantizer(stored, dtype, widens)
+
+
+def _ask(settings: dict[str, Any], stored: StoredQuantization, device: torch.device, dtype: torch.dtype) -> Quantizer:
+    """What the quantizer says; errors are its own."""
+    found: Any = AutoQuantizationConfig.from_dict(copy.deepcopy(settings))
+    widens = hasattr(found, "dequantize")
+    if widens:
+        found.dequantize = settings["dequantize"] = True
+    quantizer: Any = _AUTO.from_config(found, pre_quantized=True)
+    quantizer.validate_environment(device_map={"": str(device)}, weights_only=True)
+    return Quantizer(stored, quantizer.update_dtype(dtype), widens)
 
 
 def settle_types(model: Any, kinds: Mapping[str, type], dtype: torch.dtype) -> None:
@@ -116,21 +122,29 @@ def settle_types(model: Any, kinds: Mapping[str, type], dtype: torch.dtype) -> N
                 weight.data = weight.data.to(target)
 
 
-def _import_bitsandbytes() -> None:
-    """Imports it without what its CPU code would fetch from elsewhere by the package `kernels`, were that installed."""
-    if "bitsandbytes" in sys.modules:
-        return
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it would advise to install that package
+@contextmanager
+def contained_packages() -> Iterator[None]:
+    """Around all that runs code of quantizers and of the packages they use.
+
+    Hides the package `kernels`, by which they fetch code when they are imported or load a model; what they print goes to standard error.
+    """
     modules: dict[str, Any] = sys.modules
     hidden = {name: modules[name] for name in modules if name.partition(".")[0] == "kernels"}
     modules |= dict.fromkeys((*hidden, "kernels"))  # None: cannot be imported
     try:
-        importlib.import_module("bitsandbytes")
-    except Exception as error:  # whatever it makes of a system that lacks a library
-        raise ModelError(f"the package bitsandbytes cannot be imported ({why(error)})") from error
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         del modules["kernels"]
         modules |= hidden
+
+
+def _quiet(method: str) -> None:
+    """Keeps advice and progress of the packages that read a method's weights off the terminal, where answers are written."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    if method in _LOGS_TO_OUTPUT and importlib.util.find_spec("logbar") is not None:
+        with suppress(ImportError, AttributeError):  # it is not what it was
+            importlib.import_module("logbar").LogBar.shared().setLevel(logging.ERROR)
 
 
 def _needs(kind: str, missing: list[str]) -> str:
