@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -51,6 +53,30 @@ def release_unused(device: torch.device) -> None:
     if device.type == "cuda":
         gc.collect()  # tensors of an error's frames refer to each other
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def memory_for(what: str, needed: int, device: torch.device, advice: str) -> Iterator[None]:
+    """Around what takes memory that was there when it was looked at, but may be gone, or in pieces that are too small.
+
+    Args:
+        what: for the message.
+        needed: bytes, about.
+        device: whose memory.
+        advice: what the user can do.
+
+    Raises:
+        MemoryBudgetError: memory could not be had.
+    """
+    free = free_memory(device)
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        release_unused(device)
+        numbers = f"it needs about {format_bytes(needed)}, {format_bytes(free)} were free on {device.type}"
+        raise MemoryBudgetError(f"out of memory while {what} was loaded: {numbers}; {advice}") from error
 
 
 def format_bytes(count: float) -> str:

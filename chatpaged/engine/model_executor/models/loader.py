@@ -23,6 +23,7 @@ from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import BlockLayout, KVCache, KVLayout
+from chatpaged.engine.model_executor.memory import memory_for
 from chatpaged.engine.model_executor.models.code_path import (
     MAX_NATIVE_HEAD_DIM,
     CodePath,
@@ -41,7 +42,7 @@ from chatpaged.engine.model_executor.native.library import NativeError, Team, na
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
 from chatpaged.engine.model_executor.sampler import queue_draws
 from chatpaged.engine.scheduler_output import SampleRow
-from chatpaged.engine.weight_files import WeightFiles
+from chatpaged.engine.weight_files import WeightFiles, model_name
 from chatpaged.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -219,20 +220,29 @@ def load_model(
     Raises:
         ModelError: it is damaged, or not supported.
         InvalidRequestError: the context that was asked for is too long, or something else that was asked for cannot be had.
+        MemoryBudgetError: memory that was there is gone.
     """
+    if path.kind != "native":
+        with memory_for(f"the model {model_name(directory)}", path.weight_bytes(files), device, path.advice):
+            return _load_on_torch(directory, files, path, options, device)
     try:
-        if path.kind == "native":
-            return _load_native(directory, files, path, options, tell)
+        return _load_native(directory, files, path, options, tell)
+    except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
+        refuse_requests(options, path.dtype, str(error))
+        path = path.universal(str(error))
+    return load_model(directory, files, path, options, device, tell)
+
+
+def _load_on_torch(directory: Path, files: WeightFiles, path: CodePath, options: EngineConfig, device: torch.device) -> LoadedModel:
+    try:
         if path.kind == "dense" and path.config is not None:
             path = choose_ops(choose_attention(dense_geometry(path.config), path, options, device), device)
             dense = load_dense_model(
                 directory, path.dtype, device, options.max_model_len, files, fused=path.fused, fp8=path.quantize == "fp8"
             )
             return _on_torch(dense, path, options, device)
-    except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
-        if path.kind == "native":
-            refuse_requests(options, path.dtype, str(error))
-        elif path.quantize == "fp8":
+    except NotDenseError as error:  # likewise
+        if path.quantize == "fp8":
             refuse_fp8_weights(options, device, path.dtype, str(error))
         path = path.universal(str(error))
     # Importing transformers takes seconds, which the other paths do not need.
