@@ -20,11 +20,12 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.attention import choice
 from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVLayout
-from chatpaged.engine.model_executor.models import code_path, loader, native_dense
+from chatpaged.engine.model_executor.models import code_path, native_dense, refusals, torch_path
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, load_model, torch_kv_layout
+from chatpaged.engine.model_executor.models.loader import load_model
 from chatpaged.engine.model_executor.models.native_dense import NativeDenseModel
+from chatpaged.engine.model_executor.models.torch_path import choose_attention, choose_ops, torch_kv_layout
 from chatpaged.engine.model_executor.native.library import NativeError, native_problem
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory
@@ -165,7 +166,7 @@ def test_fused_operations(problem: str | None, place: Place, monkeypatch: pytest
         asked.append((device, dtype, hidden_size))
         return problem
 
-    monkeypatch.setattr(loader, "fused_problem", stub)
+    monkeypatch.setattr(torch_path, "fused_problem", stub)
     path = replace(chosen(place("llama"), device=CUDA, dtype="bfloat16"), attention="triton")
     code = choose_ops(path, CUDA).code("")
     assert path.config is not None
@@ -194,7 +195,7 @@ def test_fused_operations(problem: str | None, place: Place, monkeypatch: pytest
 )
 def test_fp8_that_cannot_be_had(options: dict[str, Any], reason: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
-    monkeypatch.setattr(code_path, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
+    monkeypatch.setattr(refusals, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
     with pytest.raises(InvalidRequestError, match=re.escape(reason)):
         chosen(place("llama"), kv_dtype="fp8", dtype="bfloat16", **options)
 
@@ -202,7 +203,7 @@ def test_fp8_that_cannot_be_had(options: dict[str, Any], reason: str, place: Pla
 @pytest.mark.parametrize(("family", "capability"), [("llama", (8, 9)), ("mixtral", (10, 0))])
 def test_fp8_on_cuda(family: str, capability: tuple[int, int], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(code_path, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
+    monkeypatch.setattr(refusals, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
     path = chosen(place(family), kv_dtype="fp8", dtype="bfloat16", device=torch.device("cuda"))
     assert (path.kv_dtype, path.weights) == ("fp8", "bf16")
     options = EngineConfig(kv_dtype="fp8")
@@ -229,7 +230,7 @@ def test_weights_of_8_bits_that_cannot_be_had(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     if "dtype" not in options:
-        monkeypatch.setattr(code_path, "fp8_matrix_problem", lambda device, _: fp8_device_problem(device))
+        monkeypatch.setattr(refusals, "fp8_matrix_problem", lambda device, _: fp8_device_problem(device))
     with pytest.raises(InvalidRequestError, match=re.escape(reason)):
         chosen(place(family), **{"quantize": "fp8", "dtype": "bfloat16", **options})
 
@@ -237,7 +238,7 @@ def test_weights_of_8_bits_that_cannot_be_had(
 def test_weights_of_8_bits_on_cuda(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(code_path, "fp8_matrix_problem", lambda *_: None)
+    monkeypatch.setattr(refusals, "fp8_matrix_problem", lambda *_: None)
     options: dict[str, Any] = {"dtype": "bfloat16", "device": CUDA}
     path = chosen(place("llama"), quantize="fp8", **options)
     assert (path.kind, path.quantize, path.weights, path.kv_dtype, path.code("").weights) == ("dense", "fp8", "fp8", "bf16", "fp8")
@@ -375,4 +376,4 @@ def test_what_turns_out_only_when_it_is_loaded(place: Place, monkeypatch: pytest
 def test_limits_agree() -> None:
     assert code_path.MAX_NATIVE_HEAD_DIM == 256
     assert native_dense.FORMATS.keys() == code_path.BYTES_PER_WEIGHT.keys()
-    assert loader.num_threads(EngineConfig(threads=3)) == 3
+    assert torch_path.num_threads(EngineConfig(threads=3)) == 3

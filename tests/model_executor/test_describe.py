@@ -19,7 +19,7 @@ from chatpaged.engine.model_executor import kv_cache, model_runner
 from chatpaged.engine.model_executor.describe import describe
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.engine.model_executor.models.hf import HFModel
-from chatpaged.engine.model_executor.models.loader import TorchStepModel
+from chatpaged.engine.model_executor.models.step_model import TorchStepModel
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from tests.model_executor.tiny_models import DENSE_FAMILIES, FAMILIES, OTHER_FAMILIES
 

@@ -21,7 +21,8 @@ from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.memory import is_out_of_memory
 from chatpaged.engine.model_executor.model_runner import step_sizes
 from chatpaged.engine.model_executor.models.code_path import choose_code
-from chatpaged.engine.model_executor.models.loader import LoadedModel, StepModel, load_model
+from chatpaged.engine.model_executor.models.loader import LoadedModel, load_model
+from chatpaged.engine.model_executor.models.step_model import StepModel
 from chatpaged.engine.model_executor.pool_maker import make_pool
 from chatpaged.engine.model_executor.step_memory import GRAPH_BYTES, StepSizes, largest_steps, measure_reserve
 from chatpaged.engine.weight_files import check_directory

@@ -23,9 +23,9 @@ from chatpaged.engine.model_executor.models.code_path import CodePath, choose_co
 from chatpaged.engine.model_executor.models.dense import choose_context, dense_geometry
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig
 from chatpaged.engine.model_executor.models.geometry import KVGeometry
-from chatpaged.engine.model_executor.models.loader import choose_attention, choose_ops, quantized_path, torch_kv_layout
 from chatpaged.engine.model_executor.models.native_dense import native_kv_layout
 from chatpaged.engine.model_executor.models.stored_quantization import dtype_name, unpacked_type
+from chatpaged.engine.model_executor.models.torch_path import choose_attention, choose_ops, quantized_path, torch_kv_layout
 from chatpaged.engine.model_executor.native.library import instruction_sets
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.weight_files import WeightFiles, check_directory, model_name

@@ -18,8 +18,10 @@ from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
-from chatpaged.engine.model_executor.models.loader import StepModel, load_model, num_threads
+from chatpaged.engine.model_executor.models.loader import load_model
+from chatpaged.engine.model_executor.models.step_model import StepModel
 from chatpaged.engine.model_executor.models.stored_quantization import unpacked_type
+from chatpaged.engine.model_executor.models.torch_path import num_threads
 from chatpaged.engine.model_executor.native.interface import VERSION
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from chatpaged.engine.model_executor.pool_maker import make_pool

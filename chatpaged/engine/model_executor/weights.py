@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+SHORT_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 _HALF = {"F16": torch.float16, "BF16": torch.bfloat16}
 
 

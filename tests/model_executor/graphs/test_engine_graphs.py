@@ -13,7 +13,7 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.graphs.model_graphs import ModelGraphs
-from chatpaged.engine.model_executor.models.loader import TorchStepModel
+from chatpaged.engine.model_executor.models.step_model import TorchStepModel
 from chatpaged.engine.sampling_params import SamplingParams
 from tests.model_executor.graphs.recording import Recordings, StaticAttention
 from tests.model_executor.harness import Answer, Arrival, greedy, make_engine, serve

@@ -14,12 +14,11 @@ import torch
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import ModelCode
-from chatpaged.engine.model_executor.attention.choice import KERNELS, attention_problem
-from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem, triton_problem
+from chatpaged.engine.model_executor.attention.choice import KERNELS
+from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
-from chatpaged.engine.model_executor.models.fp8_matrix import fp8_matrix_problem
-from chatpaged.engine.model_executor.models.geometry import KVGeometry
+from chatpaged.engine.model_executor.models.refusals import refuse_attention, refuse_fp8_kv, refuse_fp8_weights, refuse_requests
 from chatpaged.engine.model_executor.models.stored_quantization import (
     StoredQuantization,
     check_packing,
@@ -29,6 +28,7 @@ from chatpaged.engine.model_executor.models.stored_quantization import (
 from chatpaged.engine.model_executor.native.interface import I4, PANEL
 from chatpaged.engine.model_executor.native.library import Team, native_problem
 from chatpaged.engine.model_executor.native.packing import pack, unpack
+from chatpaged.engine.model_executor.weights import SHORT_NAMES
 from chatpaged.engine.tokenizer import read_json
 from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import InvalidRequestError, ModelError
@@ -38,7 +38,6 @@ FP8_BYTES = 1.02
 """A scale of four bytes for each output, of some hundred inputs at least, and norms."""
 BYTES_PER_WEIGHT = {"none": 4.0, "fp16": 2.0, "int8": 34 / 32, "int4": 20 / 32}
 """Groups of 32 with a scale of two bytes, or two."""
-_DTYPE_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class CodePath:
         """Type of the weights, in a word or two."""
         if self.packed is not None:
             return self.packed.weights
-        return _DTYPE_NAMES[self.dtype] if self.quantize == "none" else self.quantize
+        return SHORT_NAMES[self.dtype] if self.quantize == "none" else self.quantize
 
     @property
     def advice(self) -> str:
@@ -102,12 +101,12 @@ class CodePath:
 
     def universal(self, reason: str) -> CodePath:
         """The same on the universal path, where nothing is quantised."""
-        kv_dtype = "fp8" if self.kv_dtype == "fp8" else _DTYPE_NAMES[self.dtype]
+        kv_dtype = "fp8" if self.kv_dtype == "fp8" else SHORT_NAMES[self.dtype]
         return replace(self, kind="universal", reason=reason, quantize="none", kv_dtype=kv_dtype, config=None, fused=False, fused_reason="")
 
     def with_quantizer(self, dtype: torch.dtype, *, widened: bool) -> CodePath:
         """The same as a quantizer runs it: the type of activations is the one that it wants, and widened weights are packed no more."""
-        return replace(self, dtype=dtype, kv_dtype=_DTYPE_NAMES[dtype], packed=None if widened else self.packed)
+        return replace(self, dtype=dtype, kv_dtype=SHORT_NAMES[dtype], packed=None if widened else self.packed)
 
     def code(self, instruction_set: str, weight_bytes: int = 0) -> ModelCode:
         """This, for people.
@@ -166,93 +165,13 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     refuse_requests(options, dtype, not_native or "")
     if options.code_path == "dense" and config is None:
         raise InvalidRequestError(f"the dense decoder was asked for, which cannot run this: {not_dense}")
-    kv_dtype = "fp8" if options.kv_dtype == "fp8" else _DTYPE_NAMES[dtype]
+    kv_dtype = "fp8" if options.kv_dtype == "fp8" else SHORT_NAMES[dtype]
     quantize = "fp8" if options.quantize == "fp8" else "none"
     could_be_fp8 = device.type == "cuda" and torch.cuda.is_available() and fp8_device_problem(device) is None
     path = CodePath("dense", not_native or "", dtype, quantize, kv_dtype, config, could_be_fp8=could_be_fp8)
     if config is None:
         return replace(path.universal(not_dense or ""), packed=packed)
     return path.universal("universal was asked for") if options.code_path == "universal" else path
-
-
-def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
-    """Called before a model is loaded, and again when its layers are known.
-
-    Args:
-        options: what the user asked for.
-        device: where the model runs.
-        dtype: type of activations.
-        geometry: what its layers store; None if that is not known.
-
-    Raises:
-        InvalidRequestError: an attention was asked for by name that cannot be had, with the reason.
-    """
-    problem = attention_problem(options.attention, device, dtype, geometry, block_size=options.block_size)
-    if problem is not None:
-        raise InvalidRequestError(f"--attention {options.attention} cannot be had: {problem}")
-
-
-def refuse_fp8_kv(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
-    """Arguments as for `refuse_attention`.
-
-    Raises:
-        InvalidRequestError: keys and values of 8 bits were asked for and cannot be had, with the reason.
-    """
-    if options.kv_dtype != "fp8":
-        return
-    if device.type != "cuda" and options.attention == "auto":
-        other = ": use --kv-dtype int8" if device.type == "cpu" else ""
-        raise InvalidRequestError(f"--kv-dtype fp8 needs CUDA, this is {device.type}{other}")
-    if options.attention not in {"auto", "triton"}:
-        raise InvalidRequestError(f"--kv-dtype fp8 needs Triton's attention, but --attention {options.attention} was asked for")
-    problem = triton_problem(device, dtype, geometry.head_dim if geometry is not None else 0, fp8=True)
-    if problem is not None:
-        raise InvalidRequestError(f"--kv-dtype fp8 cannot be had: {problem}")
-
-
-def refuse_fp8_weights(options: EngineConfig, device: torch.device, dtype: torch.dtype, not_dense: str) -> None:
-    """Called where weights of 8 bits were asked for.
-
-    Args:
-        options: what the user asked for.
-        device: where the model runs.
-        dtype: type of activations.
-        not_dense: why the dense decoder cannot run it, if that is so.
-
-    Raises:
-        InvalidRequestError: they cannot be had, with the reason.
-    """
-    if device.type != "cuda" and options.attention != "triton":
-        other = ": use --quantize int8" if device.type == "cpu" else ""
-        raise InvalidRequestError(f"--quantize fp8 needs CUDA, this is {device.type}{other}")
-    not_dense = not_dense or ("universal was asked for" if options.code_path == "universal" else "")
-    if not_dense:
-        raise InvalidRequestError(f"--quantize fp8 needs the dense decoder, which cannot run this: {not_dense}")
-    problem = fp8_matrix_problem(device, dtype)
-    if problem is not None:
-        raise InvalidRequestError(f"--quantize fp8 cannot be had: {problem}")
-
-
-def refuse_requests(options: EngineConfig, dtype: torch.dtype, reason: str) -> None:
-    """Called where a model does not run on the native decoder.
-
-    Args:
-        options: what the user asked for.
-        dtype: type of activations.
-        reason: why it does not.
-
-    Raises:
-        InvalidRequestError: something was asked for by name that only the native decoder has.
-    """
-    asked = []
-    if options.quantize not in {"auto", "none", "fp8"}:
-        asked.append(f"--quantize {options.quantize}")
-    if options.kv_dtype not in {"auto", "fp8", _DTYPE_NAMES[dtype]}:
-        asked.append(f"--kv-dtype {options.kv_dtype}")
-    if options.code_path == "native":
-        asked.append("code path native")
-    if asked:
-        raise InvalidRequestError(f"{asked[0]} needs the native dense decoder, which cannot run this: {reason}")
 
 
 def _packed(directory: Path, files: WeightFiles) -> StoredQuantization | None:
