@@ -20,7 +20,7 @@ Packed = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 def _grouped(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Four-bit numbers of `[in, out]`, zeros and scales of `[groups, out]`: a weight is `(number - zero) * scale`."""
-    rows = weight.t().float().unflatten(0, (-1, GROUP))
+    rows = weight.t().float().reshape(-1, GROUP, len(weight))
     low, high = rows.amin(1), rows.amax(1)
     scale = ((high - low) / 15).half().float().clamp_min(1e-4)
     zero = (-low / scale).round().clamp(1, 15)  # GPTQ keeps one less, and has no -1
@@ -35,7 +35,7 @@ def _unpacked(numbers: torch.Tensor, zero: torch.Tensor, scale: torch.Tensor) ->
 
 def _eight_in_one(numbers: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
     """Eight columns side by side in one int32, the one that `order` names first in the lowest bits."""
-    columns = numbers.long().unflatten(1, (-1, 8))
+    columns = numbers.long().reshape(len(numbers), -1, 8)
     word = sum(columns[..., column] << 4 * place for place, column in enumerate(order))
     assert isinstance(word, torch.Tensor)
     return torch.where(word >= 2**31, word - 2**32, word).int()
@@ -62,7 +62,8 @@ def awq(name: str, weight: torch.Tensor) -> Packed:
 
 def fp8(name: str, weight: torch.Tensor) -> Packed:
     """FP8 with a scale for each square block."""
-    blocks = weight.float().unflatten(1, (-1, _FP8_BLOCK)).unflatten(0, (-1, _FP8_BLOCK))  # [rows, block, columns, block]
+    down, across = (size // _FP8_BLOCK for size in weight.shape)
+    blocks = weight.float().reshape(down, _FP8_BLOCK, across, _FP8_BLOCK)  # [rows, block, columns, block]
     scale = blocks.abs().amax((1, 3)) / _FP8_MAX
     wide = scale[:, None, :, None]
     numbers = (blocks / wide).to(torch.float8_e4m3fn)
@@ -70,9 +71,29 @@ def fp8(name: str, weight: torch.Tensor) -> Packed:
     return {f"{name}.weight": numbers.flatten(2, 3).flatten(0, 1), f"{name}.weight_scale_inv": scale}, unpacked
 
 
+def rows(name: str, weight: torch.Tensor) -> Packed:
+    """compressed-tensors' `int-quantized`: 8-bit numbers with a scale a row."""
+    scale = weight.float().abs().amax(1, keepdim=True) / 127
+    numbers = (weight.float() / scale).round().to(torch.int8)
+    return {f"{name}.weight": numbers, f"{name}.weight_scale": scale}, numbers.float() * scale
+
+
+_ROWS: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False},
+        }
+    },
+}
 SETTINGS: dict[str, tuple[Callable[[str, torch.Tensor], Packed], dict[str, Any]]] = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": False, "checkpoint_format": "gptq"}),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
+    "compressed-tensors": (rows, _ROWS),
     "fp8": (fp8, {"quant_method": "fp8", "weight_block_size": [_FP8_BLOCK, _FP8_BLOCK], "activation_scheme": "dynamic"}),
 }
 

@@ -106,7 +106,8 @@ class CodePath:
 
     def with_quantizer(self, dtype: torch.dtype, *, widened: bool) -> CodePath:
         """The same as a quantizer runs it: the type of activations is the one that it wants, and widened weights are packed no more."""
-        return replace(self, dtype=dtype, kv_dtype=SHORT_NAMES[dtype], packed=None if widened else self.packed)
+        kv_dtype = "fp8" if self.kv_dtype == "fp8" else SHORT_NAMES[dtype]
+        return replace(self, dtype=dtype, kv_dtype=kv_dtype, packed=None if widened else self.packed)
 
     def code(self, instruction_set: str, weight_bytes: int = 0) -> ModelCode:
         """This, for people.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import importlib.util
 import logging
 import re
 import sys
@@ -70,7 +68,7 @@ def prepare_quantizer(config: Any, stored: StoredQuantization, device: torch.dev
     kind = f"this model's weights are {stored.label}"
     if stored.method in _DOWNLOADS_CODE:
         raise ModelError(f"{kind}, whose kernels transformers downloads when they are needed; code from elsewhere is not run here")
-    missing = [name for name in _PACKAGES.get(stored.method, ()) if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES.get(stored.method, ()) if not getattr(transformers.utils, f"is_{name}_available")()]
     if missing:
         raise ModelError(_needs(kind, missing))
     _quiet(stored.method)
@@ -142,9 +140,11 @@ def contained_packages() -> Iterator[None]:
 def _quiet(method: str) -> None:
     """Keeps advice and progress of the packages that read a method's weights off the terminal, where answers are written."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    if method in _LOGS_TO_OUTPUT and importlib.util.find_spec("logbar") is not None:
-        with suppress(ImportError, AttributeError):  # it is not what it was
-            importlib.import_module("logbar").LogBar.shared().setLevel(logging.ERROR)
+    if method in _LOGS_TO_OUTPUT:
+        with suppress(ImportError, AttributeError):  # it is not there, or not what it was
+            import logbar  # noqa: PLC0415 - the package gptqmodel brings it
+
+            logbar.LogBar.shared().setLevel(logging.ERROR)
 
 
 def _needs(kind: str, missing: list[str]) -> str:
