@@ -18,7 +18,7 @@ import torch
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor import pool_maker, step_memory
 from chatpaged.engine.model_executor.graphs.buckets import Bucket
-from chatpaged.engine.model_executor.memory import is_out_of_memory
+from chatpaged.engine.model_executor.memory import first_error, is_out_of_memory
 from chatpaged.engine.model_executor.model_runner import step_sizes
 from chatpaged.engine.model_executor.models.code_path import choose_code
 from chatpaged.engine.model_executor.models.loader import LoadedModel, load_model
@@ -97,6 +97,21 @@ def test_other_errors_are_not_about_memory(loaded: LoadedModel) -> None:
     with pytest.raises(RuntimeError, match="something else"):
         make_pool(tight, sizes(loaded), OPTIONS, CPU, lambda _: None)
     assert not is_out_of_memory(ValueError("can't allocate memory"))
+
+
+def test_what_an_error_came_of_counts() -> None:
+    """A recording that breaks off cannot be ended either, and it is the end's error that arrives."""
+
+    def record() -> None:
+        try:
+            raise NO_MEMORY
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    with pytest.raises(RuntimeError, match="previous error") as caught:
+        record()
+    assert is_out_of_memory(caught.value)
+    assert first_error(caught.value) is NO_MEMORY
 
 
 class _Recording:

@@ -43,9 +43,24 @@ def _room(limit: Path, usage: Path) -> int | None:
         return None
 
 
+def first_error(error: BaseException) -> BaseException:
+    """The error that an error came of: one in a recording makes its end fail too."""
+    return list(_came_of(error))[-1]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory could not be had. Torch has an error of its own for devices, but not for the CPU."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY in str(error))
+    """Whether an error came of memory that could not be had. Torch has an error of its own for devices, but not for the CPU."""
+    return any(
+        isinstance(one, torch.OutOfMemoryError | MemoryError) or (isinstance(one, RuntimeError) and _NO_MEMORY in str(one))
+        for one in _came_of(error)
+    )
+
+
+def _came_of(error: BaseException) -> Iterator[BaseException]:
+    at: BaseException | None = error
+    while at is not None:
+        yield at
+        at = at.__context__
 
 
 def release_unused(device: torch.device) -> None:

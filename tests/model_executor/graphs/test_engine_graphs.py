@@ -34,8 +34,11 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recordings]:
     makers: list[Recordings] = []
 
     def choose(*_: object, **__: object) -> ModelGraphs:
-        makers.append(Recordings())
-        return ModelGraphs(makers[-1])
+        def make() -> Recordings:
+            makers.append(Recordings())
+            return makers[-1]
+
+        return ModelGraphs(make)
 
     def static(_: TorchStepModel, rows: StepRows, kv_cache: Any) -> StaticAttention:
         return StaticAttention(rows, kv_cache)

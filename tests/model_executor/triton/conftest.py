@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.model_executor.triton.jobs import JOBS
-from tests.model_executor.triton.processes import Processes
+from tests.model_executor.triton.processes import Processes, has_triton
 
 HERE = Path(__file__).parent
 PROCESSES = pytest.StashKey[Processes]()
@@ -16,7 +15,7 @@ PROCESSES = pytest.StashKey[Processes]()
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Starts what the chosen tests will ask for."""
-    if session.config.option.collectonly or find_spec("triton") is None:
+    if session.config.option.collectonly or not has_triton():
         return
     chosen = [item for item in session.items if item.path == HERE / "test_triton.py" and isinstance(item, pytest.Function)]
     processes = session.config.stash[PROCESSES] = Processes(JOBS)

@@ -65,7 +65,7 @@ def test_steps_padded_to_the_size_of_a_graph(model_directory: Callable[[str], Pa
     options = {"attention": "triton", "dtype": "float32", "kv_blocks": 20, "max_num_seqs": 3, "max_num_batched_tokens": 24}
     with make_engine(directory, **options) as engine:
         expected = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(4)).items()}
-    monkeypatch.setattr(ModelGraphs, "choose", lambda *_, **__: ModelGraphs(Repeats()))
+    monkeypatch.setattr(ModelGraphs, "choose", lambda *_, **__: ModelGraphs(Repeats))
     with make_engine(directory, **options) as engine:
         padded = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(4)).items()}
         counters = engine.snapshot().counters

@@ -120,7 +120,7 @@ def test_steps_padded_to_the_size_of_a_graph(model_directory: ModelDirectory, mo
     arrivals = {"short": Arrival(PROMPT[:5]), "long": Arrival(PROMPT, step=1)}
     with make_engine(directory, **options) as engine:
         expected = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(NUM_TOKENS)).items()}
-    monkeypatch.setattr(ModelGraphs, "choose", lambda *_, **__: ModelGraphs(Repeats()))
+    monkeypatch.setattr(ModelGraphs, "choose", lambda *_, **__: ModelGraphs(Repeats))
     with make_engine(directory, **options) as engine:
         padded = {name: answer.token_ids for name, answer in serve(engine, arrivals, greedy(NUM_TOKENS)).items()}
         counters = engine.snapshot().counters

@@ -9,9 +9,18 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+
+
+def has_triton() -> bool:
+    """Whether these processes find Triton, which this one does not (`tests/conftest.py`)."""
+    try:
+        return bool(version("triton"))
+    except PackageNotFoundError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import version
-from importlib.util import find_spec
 
 import pytest
 
 from tests.model_executor.triton.jobs import COMPILED, INTERPRETED, PRODUCTS
-from tests.model_executor.triton.processes import Processes
+from tests.model_executor.triton.processes import Processes, has_triton
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+pytestmark = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
 
 SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes that a program may take, by compute capability."""

@@ -14,7 +14,7 @@ from chatpaged.engine.model_executor.graphs.cuda_graphs import CudaGraphMaker
 from chatpaged.engine.model_executor.graphs.step_buffers import StepBuffers
 from chatpaged.engine.model_executor.graphs.step_graphs import Forward, GraphMaker, StepGraphs
 from chatpaged.engine.model_executor.input_batch import InputBatch
-from chatpaged.engine.model_executor.memory import is_out_of_memory
+from chatpaged.engine.model_executor.memory import first_error, is_out_of_memory
 
 
 class ModelGraphs:
@@ -24,14 +24,15 @@ class ModelGraphs:
         reason: why there are none; empty where there are, or where nobody would expect any.
     """
 
-    def __init__(self, maker: GraphMaker | None, reason: str = "") -> None:
+    def __init__(self, make_maker: Callable[[], GraphMaker] | None, reason: str = "") -> None:
         """Records nothing yet.
 
         Args:
-            maker: of graphs; None is none.
-            reason: why there is none.
+            make_maker: gives the maker of the graphs of one recording: a pool of memory that all graphs of have gone cannot be had again.
+                None makes none.
+            reason: why not.
         """
-        self._maker = maker
+        self._make_maker = make_maker
         self._graphs: StepGraphs | None = None
         self.reason = reason
 
@@ -51,7 +52,7 @@ class ModelGraphs:
             return cls(None, "no CUDA graphs: --enforce-eager was asked for")
         if not capturable:
             return cls(None, "no CUDA graphs: they need Triton's attention")
-        return cls(CudaGraphMaker(device))
+        return cls(lambda: CudaGraphMaker(device))
 
     def __len__(self) -> int:
         return 0 if self._graphs is None else len(self._graphs)
@@ -80,18 +81,19 @@ class ModelGraphs:
             RuntimeError: there is not enough memory for them; see `is_out_of_memory`.
         """
         self.drop()
-        if self._maker is None:
+        if self._make_maker is None:
             return 0
         wanted = list(buckets)
         most_tokens, most_seqs = max(bucket.num_tokens for bucket in wanted), max(bucket.num_seqs for bucket in wanted)
-        graphs = StepGraphs(forward, StepBuffers(most_tokens, most_seqs, max_blocks, device), self._maker)
+        graphs = StepGraphs(forward, StepBuffers(most_tokens, most_seqs, max_blocks, device), self._make_maker())
         try:
             graphs.record(wanted, tell)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            self._maker = None
-            self.reason = f"no CUDA graphs: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+            self._make_maker = None
+            first = first_error(error)
+            self.reason = f"no CUDA graphs: {(str(first).strip() or type(first).__name__).splitlines()[0]}"
             return 0
         self._graphs = graphs
         return len(graphs)
