@@ -167,6 +167,17 @@ def test_a_sequence_is_the_same_to_the_bit_in_any_company(name: str, dtype: torc
             assert torch.equal(alone, together[sequence]), f"sequence {sequence} in {company}"
 
 
+@pytest.mark.parametrize("name", ["decodes", "window of a chunk"])
+def test_how_many_programs_share_the_chunks_changes_no_bit(name: str) -> None:
+    def attended(programs: int) -> torch.Tensor:
+        bench = Bench(replace(CASES[name], launch=replace(SMALL, programs=programs)))
+        return torch.cat(bench.run(range(len(bench.rows))))
+
+    alone = attended(10**6)  # a chunk each
+    assert torch.equal(attended(1), alone)
+    assert torch.equal(attended(2 * 2 * len(DECODES)), alone)
+
+
 @pytest.mark.parametrize("chunk", [32, 128])
 @pytest.mark.parametrize("chosen", [DECODES, MIXED], ids=["decodes", "mixed"])
 def test_padding_changes_nothing_and_gives_zeros(chunk: int, chosen: Sequence[tuple[int, int]]) -> None:

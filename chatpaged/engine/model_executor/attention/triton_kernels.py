@@ -14,8 +14,9 @@ rows of a tile, 3 query heads to a KV head      tiles of a batch: `cu_q[s] // to
 Which sequence a tile belongs to is found on the device, so grids depend on nothing but the shapes of tensors.
 
 **Two launches.** Sequences that compute several tokens go over their keys in one program. Those that compute one token are split into
-chunks of a fixed number of keys, counted from the beginning of the sequence, and folded from the first to the last. Either way what is
-summed up in what order depends on the sequence alone, never on what is computed beside it.
+chunks of a fixed number of keys, counted from the beginning of the sequence, and folded from the first to the last. How many programs
+share the chunks of a sequence depends on how many sequences there are: few have to fill the chip. Either way what is summed up in what
+order depends on the sequence alone, never on what is computed beside it.
 """
 
 # No `from __future__ import annotations`: the interpreter does not recognise `tl.constexpr` in a string.
@@ -51,31 +52,24 @@ def _finish(values, best, total, sink, HAS_SINKS: tl.constexpr):
     return values / total[:, None]
 
 
-@triton.jit(do_not_specialize=["num_seqs", "table_stride"], do_not_specialize_on_alignment=(*_STEP_TENSORS, *_SCALES))
-def attention_kernel(
-    out,
-    partial_values,
-    partial_sums,
-    query,
+@triton.jit
+def _attend_keys(
+    q,
     keys,
     values,
     key_scales,
     value_scales,
-    cu_q,
-    seq_lens,
-    block_table,
-    sinks,
+    table,
+    position,
+    begin,
+    end,
     scale,
     softcap,
-    num_seqs,
-    query_token_stride,
-    query_head_stride,
+    kv_head,
     block_stride,
     slot_stride,
     head_stride,
     scale_stride,
-    table_stride,
-    GROUPS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     KEY_PAD: tl.constexpr,
@@ -83,105 +77,17 @@ def attention_kernel(
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
-    CHUNK: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    SINGLE: tl.constexpr,
-    DIRECT: tl.constexpr,
     FP8: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Attention of one tile of rows for one KV head: grid `(tiles or sequences, kv_heads, chunks)`.
+    """Attention of a tile's rows to the keys from `begin` up to `end`: largest scores, sums of weights, weighted values.
 
-    Args:
-        out: `[T, heads, VALUE_DIM]`, contiguous.
-        partial_values: float32 `[num_seqs, heads, chunks, VALUE_DIM]`, contiguous; unless DIRECT.
-        partial_sums: float32 `[num_seqs, heads, chunks, 2]`: largest score (base 2) and sum of weights; unless DIRECT.
-        query: `[T, heads, KEY_DIM]`, contiguous in its last dimension.
-        keys: of one layer, `[num_blocks, BLOCK_SIZE, kv_heads, KEY_DIM]` with the strides below.
-        values: likewise, `VALUE_DIM` wide.
-        key_scales: float32 `[num_blocks, kv_heads, BLOCK_SIZE]`, contiguous in a block, if FP8: keys times these are the keys.
-        value_scales: likewise.
-        cu_q: int32 `[num_seqs + 1]`, where the tokens of each sequence begin.
-        seq_lens: int32 `[num_seqs]`, stored tokens of each, those of this step included; 0 for padding.
-        block_table: int32 `[num_seqs, blocks]`.
-        sinks: float32 `[heads]`, if HAS_SINKS.
-        scale: of the scores: to base 2, or to multiples of the cap if HAS_SOFTCAP.
-        softcap: of scores to base 2.
-        num_seqs: sequences, padding included.
-        query_token_stride: of query.
-        query_head_stride: of query.
-        block_stride: of keys and of values.
-        slot_stride: likewise.
-        head_stride: likewise.
-        scale_stride: from block to block, of the scales.
-        table_stride: of block_table.
-        GROUPS: query heads to a KV head.
-        KEY_DIM: dimensions of queries and keys.
-        VALUE_DIM: dimensions of values.
-        KEY_PAD: a power of two, at least KEY_DIM.
-        VALUE_PAD: likewise.
-        BLOCK_SIZE: tokens in a block.
-        ROWS: rows of a tile, a power of two.
-        TILE: keys that are computed at once, a power of two; has nothing to do with the size of a block.
-        CHUNK: keys of a chunk, a multiple of TILE.
-        WINDOW: tokens that a token attends to, itself included; 0 is all before it.
-        HAS_SOFTCAP: whether scores are capped.
-        HAS_SINKS: whether there are sinks.
-        SINGLE: whether this is the launch for sequences of one token; the other one is for those of several.
-        DIRECT: whether results go to `out`: there is one chunk, or all of them are gone over by the same program.
-        FP8: whether keys and values are codes of 8 bits, with scales.
-        UPCAST: multiply in float32: the interpreter takes bfloat16 for whole numbers.
+    Arguments as for `attention_kernel`; `table` is the sequence's row of the block table, `position` that of each row.
     """
-    TOKENS: tl.constexpr = ROWS // GROUPS
-    kv_head = tl.program_id(1)
-    chunk = tl.program_id(2)
-    sequence = tl.program_id(0)
-    tile = 0
-    if not SINGLE:
-        place = sequence
-        sequence = 0
-        after = num_seqs
-        while sequence + 1 < after:
-            middle = (sequence + after) // 2
-            is_before = tl.load(cu_q + middle) // TOKENS + middle <= place
-            sequence = tl.where(is_before, middle, sequence)
-            after = tl.where(is_before, after, middle)
-        tile = place - (tl.load(cu_q + sequence) // TOKENS + sequence)
-    row_begin = tl.load(cu_q + sequence)
-    length = tl.load(cu_q + sequence + 1) - row_begin
-    seq_len = tl.load(seq_lens + sequence)
-    first = tile * TOKENS
-    if (first >= length) | ((length == 1) != SINGLE):
-        return
-    context = seq_len - length
-    # The keys that any token of the tile attends to; none if these are padding.
-    begin = 0
-    end = tl.minimum(context + tl.minimum(first + TOKENS, length), seq_len)
-    if WINDOW > 0:
-        begin = tl.maximum(context + first + 1 - WINDOW, 0)
-    if SINGLE:
-        begin = tl.maximum(begin, chunk * CHUNK)
-        end = tl.minimum(end, (chunk + 1) * CHUNK)
-        if not DIRECT and begin >= end:
-            return
-
-    rows = tl.arange(0, ROWS)
-    token = first + rows // GROUPS
-    head = kv_head * GROUPS + rows % GROUPS
-    in_use = (rows < TOKENS * GROUPS) & (token < length)
-    position = context + token
     key_dims = tl.arange(0, KEY_PAD)
     value_dims = tl.arange(0, VALUE_PAD)
-    token_index = (row_begin + token).to(tl.int64)
-    q = tl.load(
-        query + (token_index * query_token_stride + head * query_head_stride)[:, None] + key_dims[None, :],
-        mask=in_use[:, None] & (key_dims < KEY_DIM)[None, :],
-        other=0.0,
-    )
-    if UPCAST:
-        q = q.to(tl.float32)
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     result = tl.zeros([ROWS, VALUE_PAD], tl.float32)
@@ -189,7 +95,7 @@ def attention_kernel(
     for start in range(begin // TILE * TILE, end, TILE):
         key = start + tl.arange(0, TILE)
         stored = (key >= begin) & (key < end)
-        block = tl.load(block_table + sequence.to(tl.int64) * table_stride + key // BLOCK_SIZE, mask=stored, other=0)
+        block = tl.load(table + key // BLOCK_SIZE, mask=stored, other=0)
         at = block.to(tl.int64) * block_stride + (key % BLOCK_SIZE) * slot_stride + kv_head * head_stride
         # What nobody attends to is not even read: it may be no number, and 0 x NaN is NaN.
         k = tl.load(keys + at[None, :] + key_dims[:, None], mask=stored[None, :] & (key_dims < KEY_DIM)[:, None], other=0.0)
@@ -225,10 +131,172 @@ def attention_kernel(
             v = v.to(tl.float32)
         result = tl.dot(weights, v, result * factor[:, None], input_precision="ieee")
         best = largest
+    return best, total, result
+
+
+@triton.jit(do_not_specialize=["num_seqs", "num_chunks", "table_stride"], do_not_specialize_on_alignment=(*_STEP_TENSORS, *_SCALES))
+def attention_kernel(
+    out,
+    partial_values,
+    partial_sums,
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    cu_q,
+    seq_lens,
+    block_table,
+    sinks,
+    scale,
+    softcap,
+    num_seqs,
+    num_chunks,
+    query_token_stride,
+    query_head_stride,
+    block_stride,
+    slot_stride,
+    head_stride,
+    scale_stride,
+    table_stride,
+    GROUPS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_PAD: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SINGLE: tl.constexpr,
+    DIRECT: tl.constexpr,
+    FP8: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Attention of one tile of rows for one KV head: grid `(tiles or sequences, kv_heads, programs)`; these share the chunks of a sequence.
+
+    Args:
+        out: `[T, heads, VALUE_DIM]`, contiguous.
+        partial_values: float32 `[num_seqs, heads, chunks, VALUE_DIM]`, contiguous; unless DIRECT.
+        partial_sums: float32 `[num_seqs, heads, chunks, 2]`: largest score (base 2) and sum of weights; unless DIRECT.
+        query: `[T, heads, KEY_DIM]`, contiguous in its last dimension.
+        keys: of one layer, `[num_blocks, BLOCK_SIZE, kv_heads, KEY_DIM]` with the strides below.
+        values: likewise, `VALUE_DIM` wide.
+        key_scales: float32 `[num_blocks, kv_heads, BLOCK_SIZE]`, contiguous in a block, if FP8: keys times these are the keys.
+        value_scales: likewise.
+        cu_q: int32 `[num_seqs + 1]`, where the tokens of each sequence begin.
+        seq_lens: int32 `[num_seqs]`, stored tokens of each, those of this step included; 0 for padding.
+        block_table: int32 `[num_seqs, blocks]`.
+        sinks: float32 `[heads]`, if HAS_SINKS.
+        scale: of the scores: to base 2, or to multiples of the cap if HAS_SOFTCAP.
+        softcap: of scores to base 2.
+        num_seqs: sequences, padding included.
+        num_chunks: chunks that there is room for.
+        query_token_stride: of query.
+        query_head_stride: of query.
+        block_stride: of keys and of values.
+        slot_stride: likewise.
+        head_stride: likewise.
+        scale_stride: from block to block, of the scales.
+        table_stride: of block_table.
+        GROUPS: query heads to a KV head.
+        KEY_DIM: dimensions of queries and keys.
+        VALUE_DIM: dimensions of values.
+        KEY_PAD: a power of two, at least KEY_DIM.
+        VALUE_PAD: likewise.
+        BLOCK_SIZE: tokens in a block.
+        ROWS: rows of a tile, a power of two.
+        TILE: keys that are computed at once, a power of two; has nothing to do with the size of a block.
+        CHUNK: keys of a chunk, a multiple of TILE.
+        WINDOW: tokens that a token attends to, itself included; 0 is all before it.
+        HAS_SOFTCAP: whether scores are capped.
+        HAS_SINKS: whether there are sinks.
+        SINGLE: whether this is the launch for sequences of one token; the other one is for those of several.
+        DIRECT: whether results go to `out`: there is one chunk, or all of them are gone over by the same program.
+        FP8: whether keys and values are codes of 8 bits, with scales.
+        UPCAST: multiply in float32: the interpreter takes bfloat16 for whole numbers.
+    """
+    TOKENS: tl.constexpr = ROWS // GROUPS
+    kv_head = tl.program_id(1)
+    sequence = tl.program_id(0)
+    tile = 0
+    if not SINGLE:
+        place = sequence
+        sequence = 0
+        after = num_seqs
+        while sequence + 1 < after:
+            middle = (sequence + after) // 2
+            is_before = tl.load(cu_q + middle) // TOKENS + middle <= place
+            sequence = tl.where(is_before, middle, sequence)
+            after = tl.where(is_before, after, middle)
+        tile = place - (tl.load(cu_q + sequence) // TOKENS + sequence)
+    row_begin = tl.load(cu_q + sequence)
+    length = tl.load(cu_q + sequence + 1) - row_begin
+    seq_len = tl.load(seq_lens + sequence)
+    first = tile * TOKENS
+    if (first >= length) | ((length == 1) != SINGLE):
+        return
+    context = seq_len - length
+    # The keys that any token of the tile attends to; none if these are padding.
+    begin = 0
+    end = tl.minimum(context + tl.minimum(first + TOKENS, length), seq_len)
+    if WINDOW > 0:
+        begin = tl.maximum(context + first + 1 - WINDOW, 0)
+    if not DIRECT and begin // CHUNK + tl.program_id(2) >= (end + CHUNK - 1) // CHUNK:
+        return
+
+    rows = tl.arange(0, ROWS)
+    token = first + rows // GROUPS
+    head = kv_head * GROUPS + rows % GROUPS
+    in_use = (rows < TOKENS * GROUPS) & (token < length)
+    position = context + token
+    key_dims = tl.arange(0, KEY_PAD)
+    value_dims = tl.arange(0, VALUE_PAD)
+    token_index = (row_begin + token).to(tl.int64)
+    q = tl.load(
+        query + (token_index * query_token_stride + head * query_head_stride)[:, None] + key_dims[None, :],
+        mask=in_use[:, None] & (key_dims < KEY_DIM)[None, :],
+        other=0.0,
+    )
+    if UPCAST:
+        q = q.to(tl.float32)
+    table = block_table + sequence.to(tl.int64) * table_stride
 
     in_out = in_use[:, None] & (value_dims < VALUE_DIM)[None, :]
     num_heads = tl.num_programs(1) * GROUPS
     if DIRECT:
+        best, total, result = _attend_keys(
+            q,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            table,
+            position,
+            begin,
+            end,
+            scale,
+            softcap,
+            kv_head,
+            block_stride,
+            slot_stride,
+            head_stride,
+            scale_stride,
+            KEY_DIM,
+            VALUE_DIM,
+            KEY_PAD,
+            VALUE_PAD,
+            BLOCK_SIZE,
+            ROWS,
+            TILE,
+            WINDOW,
+            HAS_SOFTCAP,
+            FP8,
+            UPCAST,
+        )
         sink = best
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=in_use, other=0.0)
@@ -236,10 +304,41 @@ def attention_kernel(
         to = out + ((token_index * num_heads + head) * VALUE_DIM)[:, None] + value_dims[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        index = (sequence.to(tl.int64) * num_heads + head) * tl.num_programs(2) + chunk
-        tl.store(partial_values + (index * VALUE_DIM)[:, None] + value_dims[None, :], result, mask=in_out)
-        tl.store(partial_sums + index * 2, best, mask=in_use)
-        tl.store(partial_sums + index * 2 + 1, total, mask=in_use)
+        row = (sequence.to(tl.int64) * num_heads + head) * num_chunks
+        for chunk in range(begin // CHUNK + tl.program_id(2), (end + CHUNK - 1) // CHUNK, tl.num_programs(2)):
+            best, total, result = _attend_keys(
+                q,
+                keys,
+                values,
+                key_scales,
+                value_scales,
+                table,
+                position,
+                tl.maximum(begin, chunk * CHUNK),
+                tl.minimum(end, (chunk + 1) * CHUNK),
+                scale,
+                softcap,
+                kv_head,
+                block_stride,
+                slot_stride,
+                head_stride,
+                scale_stride,
+                KEY_DIM,
+                VALUE_DIM,
+                KEY_PAD,
+                VALUE_PAD,
+                BLOCK_SIZE,
+                ROWS,
+                TILE,
+                WINDOW,
+                HAS_SOFTCAP,
+                FP8,
+                UPCAST,
+            )
+            index = row + chunk
+            tl.store(partial_values + (index * VALUE_DIM)[:, None] + value_dims[None, :], result, mask=in_out)
+            tl.store(partial_sums + index * 2, best, mask=in_use)
+            tl.store(partial_sums + index * 2 + 1, total, mask=in_use)
 
 
 @triton.jit(do_not_specialize=["num_chunks"], do_not_specialize_on_alignment=_STEP_TENSORS)
@@ -388,12 +487,14 @@ class Launch:
         tile: keys that are computed at once.
         warps: of 32 threads, for one program.
         stages: of the pipeline that loads keys ahead of their use.
+        programs: of a launch for sequences of one token, if these have so many chunks: a few for each processor of a large chip.
     """
 
     rows: int
     tile: int
     warps: int
     stages: int
+    programs: int = 1024
 
 
 # By the most bytes of one head of one key.
@@ -545,7 +646,9 @@ def attend(
             partial_values = query.new_empty(num_seqs, heads, chunks, value_dim, dtype=torch.float32)
             partial_sums = query.new_empty(num_seqs, heads, chunks, 2, dtype=torch.float32)
         tiles = num_seqs if single else tokens // (chosen.rows // groups) + num_seqs
-        attention_kernel[(tiles, kv_heads, chunks if single else 1)](
+        # The more sequences, the fewer share one: each that finds nothing to do takes time to begin.
+        programs = 1 if direct else min(chunks, max(1, chosen.programs // (tiles * kv_heads)))
+        attention_kernel[(tiles, kv_heads, programs)](
             out,
             partial_values,
             partial_sums,
@@ -560,6 +663,7 @@ def attend(
             scale,
             softcap,
             num_seqs,
+            chunks,
             *query.stride()[:2],
             *keys.stride()[:3],
             scales[0].stride(0) if scales is not None else 0,
