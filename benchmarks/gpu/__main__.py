@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import disk_usage, rmtree
 from typing import Any
@@ -97,8 +97,18 @@ def _last_line(errors: Any) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was said")
 
 
-def run_parts(parts: Sequence[Part], budget: float, directory: Path, *, smoke: bool) -> list[Row]:
-    """Runs parts one after the other; what a part leaves of its time goes to those that follow."""
+def run_parts(
+    parts: Sequence[Part], budget: float, directory: Path, *, smoke: bool, keep: Callable[[Sequence[Row]], None] = lambda _: None
+) -> list[Row]:
+    """Runs parts one after the other; what a part leaves of its time goes to those that follow.
+
+    Args:
+        parts: which.
+        budget: seconds in all.
+        directory: of the models.
+        smoke: see `Settings`.
+        keep: is given all rows there are, after each part.
+    """
     deadline = time.monotonic() + budget
     rows: list[Row] = []
     for number, part in enumerate(parts):
@@ -112,6 +122,7 @@ def run_parts(parts: Sequence[Part], budget: float, directory: Path, *, smoke: b
         found = list(run_part(part, seconds, directory, smoke=smoke))
         rows += found or [Row(part=part.name, what=part.about, error="it has told nothing")]
         rows.append(Row(part=part.name, what="seconds that it took", value=time.monotonic() - begin, unit="s"))
+        keep(rows)
     return rows
 
 
@@ -157,15 +168,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         parts = chosen(options.parts)
+        if options.json is not None:
+            options.json.touch()  # what was measured for minutes should not be lost at the end
         facts = {"name": "none: a smoke test, whose figures mean nothing"} if options.smoke else card()
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 2
     directory = options.directory if options.directory is not None else place_for_models()
     begin = time.monotonic()
+    rows: list[Row] = []
+
+    def keep(found: Sequence[Row]) -> None:
+        rows[:] = found
+        save(options.json, {"smoke": options.smoke, "card": facts, "rows": [row.saved() for row in rows]})
+
+    is_whole = False
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        rows = run_parts(parts, options.budget, directory, smoke=options.smoke)
+        run_parts(parts, options.budget, directory, smoke=options.smoke, keep=keep)
+        is_whole = True
+    except KeyboardInterrupt:
+        print("benchmarks.gpu: interrupted; this is what there is so far", file=sys.stderr)
     finally:
         if options.directory is None:
             rmtree(directory, ignore_errors=True)
@@ -176,7 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"\n{time.monotonic() - begin:.0f} s; {bad} rows failed or not met"
         + (": a smoke test, no figure means anything" if options.smoke else "")
     )
-    save(options.json, {"smoke": options.smoke, "card": facts, "rows": [row.saved() for row in rows]})
+    if not is_whole:
+        return 130
     return 1 if bad else 0
 
 
