@@ -267,7 +267,17 @@ def attention_kernel(
 
     in_out = in_use[:, None] & (value_dims < VALUE_DIM)[None, :]
     num_heads = tl.num_programs(1) * GROUPS
-    if DIRECT:
+    first_chunk, last_chunk, step = 0, 1, 1  # all keys at once
+    if not DIRECT:
+        first_chunk = begin // CHUNK + tl.program_id(2)
+        last_chunk = (end + CHUNK - 1) // CHUNK
+        step = tl.num_programs(2)
+    for chunk in range(first_chunk, last_chunk, step):
+        low = begin
+        high = end
+        if not DIRECT:
+            low = tl.maximum(begin, chunk * CHUNK)
+            high = tl.minimum(end, (chunk + 1) * CHUNK)
         best, total, result = _attend_keys(
             q,
             keys,
@@ -276,8 +286,8 @@ def attention_kernel(
             value_scales,
             table,
             position,
-            begin,
-            end,
+            low,
+            high,
             scale,
             softcap,
             kv_head,
@@ -297,45 +307,15 @@ def attention_kernel(
             FP8,
             UPCAST,
         )
-        sink = best
-        if HAS_SINKS:
-            sink = tl.load(sinks + head, mask=in_use, other=0.0)
-        result = _finish(result, best, total, sink, HAS_SINKS)
-        to = out + ((token_index * num_heads + head) * VALUE_DIM)[:, None] + value_dims[None, :]
-        tl.store(to, result.to(out.dtype.element_ty), mask=in_out)
-    else:
-        row = (sequence.to(tl.int64) * num_heads + head) * num_chunks
-        for chunk in range(begin // CHUNK + tl.program_id(2), (end + CHUNK - 1) // CHUNK, tl.num_programs(2)):
-            best, total, result = _attend_keys(
-                q,
-                keys,
-                values,
-                key_scales,
-                value_scales,
-                table,
-                position,
-                tl.maximum(begin, chunk * CHUNK),
-                tl.minimum(end, (chunk + 1) * CHUNK),
-                scale,
-                softcap,
-                kv_head,
-                block_stride,
-                slot_stride,
-                head_stride,
-                scale_stride,
-                KEY_DIM,
-                VALUE_DIM,
-                KEY_PAD,
-                VALUE_PAD,
-                BLOCK_SIZE,
-                ROWS,
-                TILE,
-                WINDOW,
-                HAS_SOFTCAP,
-                FP8,
-                UPCAST,
-            )
-            index = row + chunk
+        if DIRECT:
+            sink = best
+            if HAS_SINKS:
+                sink = tl.load(sinks + head, mask=in_use, other=0.0)
+            result = _finish(result, best, total, sink, HAS_SINKS)
+            to = out + ((token_index * num_heads + head) * VALUE_DIM)[:, None] + value_dims[None, :]
+            tl.store(to, result.to(out.dtype.element_ty), mask=in_out)
+        else:
+            index = (sequence.to(tl.int64) * num_heads + head) * num_chunks + chunk
             tl.store(partial_values + (index * VALUE_DIM)[:, None] + value_dims[None, :], result, mask=in_out)
             tl.store(partial_sums + index * 2, best, mask=in_use)
             tl.store(partial_sums + index * 2 + 1, total, mask=in_use)
