@@ -116,6 +116,7 @@ def run_parts(
         seconds = left * part.share / sum(other.share for other in parts[number:])
         if seconds < 1:
             rows.append(Row(part=part.name, what=part.about, left_out=NO_TIME))
+            keep(rows)
             continue
         print(f"{part.name}: {part.about}; at most {seconds:.0f} s ...", file=sys.stderr, flush=True)
         begin = time.monotonic()
@@ -183,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         save(options.json, {"smoke": options.smoke, "card": facts, "rows": [row.saved() for row in rows]})
 
     is_whole = False
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is ended, and its directory removed, likewise
     try:
         directory.mkdir(parents=True, exist_ok=True)
         run_parts(parts, options.budget, directory, smoke=options.smoke, keep=keep)
@@ -190,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("benchmarks.gpu: interrupted; this is what there is so far", file=sys.stderr)
     finally:
+        signal.signal(signal.SIGTERM, before)
         if options.directory is None:
             rmtree(directory, ignore_errors=True)
     print(f"GPU: {', '.join(str(value) for value in facts.values())}\n")

@@ -36,6 +36,7 @@ class WeightFiles:
         digest: changes with names, shapes, types and sizes of the files.
         shapes: of all tensors, by name.
         elements: how many there are of each type, by its name in safetensors.
+        types: of all tensors, by name.
     """
 
     paths: tuple[Path, ...]
@@ -45,6 +46,7 @@ class WeightFiles:
     digest: bytes
     shapes: dict[str, Shape]
     elements: dict[str, int] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
 
 
 def check_directory(directory: Path) -> WeightFiles:
@@ -83,6 +85,7 @@ def inspect_weights(directory: Path) -> WeightFiles:
     digest = hashlib.blake2b(digest_size=16)
     counts: Counter[str] = Counter()
     shapes: dict[str, Shape] = {}
+    types: dict[str, str] = {}
     total = 0
     for path in paths:
         size = path.stat().st_size
@@ -90,12 +93,13 @@ def inspect_weights(directory: Path) -> WeightFiles:
         _check_index(index, path, header)
         digest.update(f"{path.name}\0{size}\0".encode() + json.dumps(header, sort_keys=True).encode())
         counts += elements
+        types |= {name: str(tensor["dtype"]) for name, tensor in header.items() if name != "__metadata__"}
         shapes |= {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}
         total += size
     if not counts:
         raise ModelError(f"the safetensors files in {directory} hold no tensors")
     stored = max(counts, key=lambda name: counts[name])
-    return WeightFiles(paths, sum(counts.values()), total, stored, digest.digest(), shapes, dict(counts))
+    return WeightFiles(paths, sum(counts.values()), total, stored, digest.digest(), shapes, dict(counts), types)
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:

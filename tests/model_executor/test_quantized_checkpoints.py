@@ -293,6 +293,30 @@ def test_weights_without_their_scales_are_refused(pair: Callable[[str], Pair], t
         chosen(directory)
 
 
+@pytest.mark.parametrize("left", ["none", "some"])
+def test_fp8_weights_without_their_scales_are_refused(pair: Callable[[str], Pair], tmp_path: Path, left: str) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(pair("fp8")[0], directory)
+    assert chosen(directory).kind == "universal"
+    tensors = load_file(directory / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if "scale_inv" not in name or (left == "some" and ".0." in name)}
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"^the weights are incomplete: .* is stored as F8_E4M3, and there is no .*weight_scale_inv for it$"
+    ):
+        chosen(directory)
+
+
+def test_one_matrix_of_integers_is_enough_to_be_refused(pair: Callable[[str], Pair], tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(pair("rows8")[1], directory)
+    tensors = load_file(directory / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("down_proj.weight"))
+    save_file(tensors | {name: tensors[name].to(torch.int8)}, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="stored as I8, which needs scales"):
+        chosen(directory)
+
+
 def test_masks_among_the_weights_are_no_packed_weights(pair: Callable[[str], Pair], tmp_path: Path) -> None:
     directory = tmp_path / "model"
     shutil.copytree(pair("rows8")[1], directory)

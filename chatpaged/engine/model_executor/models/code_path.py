@@ -22,6 +22,7 @@ from chatpaged.engine.model_executor.models.refusals import refuse_attention, re
 from chatpaged.engine.model_executor.models.stored_quantization import (
     StoredQuantization,
     check_packing,
+    check_scales,
     packed_bytes,
     stored_quantization,
 )
@@ -179,6 +180,8 @@ def _packed(directory: Path, files: WeightFiles) -> StoredQuantization | None:
     packed = stored_quantization(read_json(directory / "config.json"))
     if packed is None:
         check_packing(files)
+    else:
+        check_scales(packed, files)
     return packed
 
 

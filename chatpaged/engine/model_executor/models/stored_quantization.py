@@ -15,7 +15,7 @@ _LABELS = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "FP8", "mxfp4": "MXFP4", "hqq": 
 _FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _STORED_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 _EIGHT_BIT_FLOATS = frozenset({"F8_E4M3", "F8_E5M2"})
-_INTEGERS = frozenset({"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"})
+_INTEGERS = frozenset({"BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,34 @@ def check_packing(files: WeightFiles) -> None:
     total = sum(files.elements.values())
     packed = {kind: count for kind, count in files.elements.items() if kind in _INTEGERS or kind in _EIGHT_BIT_FLOATS}
     eight_bit = next((kind for kind in packed if kind in _EIGHT_BIT_FLOATS), None)
-    if eight_bit is not None or 2 * sum(packed.values()) > total:
-        kind = eight_bit or max(packed, key=lambda name: packed[name])
+    matrix = next((files.types[name] for name in _packed_matrices(files)), None)
+    if eight_bit is not None or matrix is not None or 2 * sum(packed.values()) > total:
+        kind = eight_bit or matrix or max(packed, key=lambda name: packed[name])
         raise ModelError(
             f"the weights are stored as {kind}, which needs scales, and config.json does not say how they are quantised "
             "(quantization_config); download the whole model again, or a version for transformers"
         )
+
+
+def check_scales(stored: StoredQuantization, files: WeightFiles) -> None:
+    """Refuses FP8 weights without their scales: transformers would take numbers of its own.
+
+    Raises:
+        ModelError: names the first.
+    """
+    if stored.method != "fp8":
+        return
+    for name in _packed_matrices(files):
+        if not any(other in files.types for other in (f"{name}_scale_inv", f"{name}_scale", f"{name.removesuffix('weight')}scale")):
+            raise ModelError(
+                f"the weights are incomplete: {name} is stored as {files.types[name]}, and there is no {name}_scale_inv for it"
+            )
+
+
+def _packed_matrices(files: WeightFiles) -> list[str]:
+    """Weights of layers that are no numbers by themselves."""
+    kinds = _INTEGERS | _EIGHT_BIT_FLOATS
+    return [name for name, kind in files.types.items() if kind in kinds and name.endswith(".weight") and len(files.shapes[name]) > 1]
 
 
 def packed_bytes(files: WeightFiles, dtype: torch.dtype) -> int:
