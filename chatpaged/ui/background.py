@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ParamSpec
 
-from textual.dom import DOMNode
+from textual.dom import DOMNode, NoScreen
+from textual.widget import MountError
 from textual.worker import WorkType
 
 P = ParamSpec("P")
@@ -16,6 +17,7 @@ def beside(node: DOMNode, group: str, work: Callable[P, Coroutine[Any, Any, None
     """Runs a coroutine as one of Textual's workers.
 
     The function is handed over, not the coroutine: one that never starts, as the widget is gone already, is then never made.
+    Textual takes a widget out of the screen before it gives up the widget's workers: one that is awake in between ends by itself.
 
     Args:
         node: whose work it is.
@@ -24,7 +26,7 @@ def beside(node: DOMNode, group: str, work: Callable[P, Coroutine[Any, Any, None
         args: its arguments.
         kwargs: likewise.
     """
-    called: WorkType[None] = partial(work, *args, **kwargs)
+    called: WorkType[None] = partial(while_attached, node, partial(work, *args, **kwargs))
     node.run_worker(called, group=group, description=group)  # by itself it would spell out all arguments, such as whole texts
 
 
@@ -32,3 +34,21 @@ def instead(node: DOMNode, group: str, work: Callable[P, Coroutine[Any, Any, Non
     """The same in place of what is still going on in the group, which is given up."""
     node.workers.cancel_group(node, group)
     beside(node, group, work, *args, **kwargs)
+
+
+async def while_attached(node: DOMNode, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Works on a widget, and ends where the widget is found to have been taken out of the screen.
+
+    Args:
+        node: what is worked on.
+        work: what to do.
+
+    Raises:
+        NoScreen: something else than the widget has no screen.
+        MountError: something cannot be put into the widget though it is in the screen.
+    """
+    try:
+        await work()
+    except (NoScreen, MountError):
+        if node.is_attached:
+            raise

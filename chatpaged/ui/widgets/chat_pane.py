@@ -21,6 +21,7 @@ from chatpaged.engine_host import HostState
 from chatpaged.prompt_draft import PromptDraft
 from chatpaged.session_list import ListEntry
 from chatpaged.shown_text import shown
+from chatpaged.ui.background import beside
 from chatpaged.ui.widgets.context_meter import ContextMeter
 from chatpaged.ui.widgets.message_item import MessageAction, MessageItem
 from chatpaged.ui.widgets.message_list import MessageList
@@ -107,7 +108,7 @@ class ChatPane(Vertical):
     def on_mount(self) -> None:
         """Shows the chat."""
         self.is_open = True
-        self.run_worker(self._work(), name="messages", exit_on_error=True)
+        beside(self, "messages", self._work)
         self._show()
 
     # --- which chat ------------------------------------------------------------------------------------------------------
