@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from chatpaged import __version__
 from chatpaged.cli.signals import INTERRUPTED, Interrupted, leave_at_once, raise_interrupted
 from chatpaged.cli.terminal import printable
-from chatpaged.errors import ChatpagedError
+from chatpaged.errors import ChatpagedError, MemoryBudgetError
 
 USAGE = 2
 
@@ -147,6 +147,9 @@ def _run() -> int:
     except OSError as error:
         what = f"access {error.filename}" if error.filename else "write the output"
         status = _fail(f"cannot {what}: {error.strerror or error}", 1)
+    except MemoryError as error:
+        told = f" ({error})" if str(error) else ""
+        status = _fail(f"out of memory{told}; free some, or raise this process's limit (ulimit -v)", MemoryBudgetError.exit_code)
     except Exception as error:  # noqa: BLE001 - the top of the command line: one clear line, the traceback on request
         status = _fail(f"unexpected error: {type(error).__name__}: {error}; --debug shows the traceback", 1)
     return status

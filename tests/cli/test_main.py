@@ -54,6 +54,14 @@ def test_debug_stands_anywhere(arguments: list[str], line: str) -> None:
     assert "unexpected error" not in result.err
 
 
+def test_memory_that_cannot_be_had_is_no_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("chatpaged.model_files.resolve_model", read)
+    run_inside("ask", "hi").failed(5, "out of memory", "ulimit -v")
+
+
 def test_debug_in_a_prompt_is_text() -> None:
     run_inside("ask", "-m", "no-such-model", "--", "--debug").failed(3, "no-such-model")
 

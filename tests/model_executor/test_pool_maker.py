@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,22 +187,42 @@ def test_largest_steps() -> None:
     assert len(list(largest_steps(one, long_decodes=False))) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_spawn") or sys.platform != "linux", reason="limits of address space are Linux's")
-def test_a_process_that_may_not_have_the_memory_says_so(model_directory: Directory) -> None:
-    program = """
+LIMITED = """
 import json, resource, sys
 from pathlib import Path
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.llm_engine import LLMEngine
-from chatpaged.engine.model_executor import model_runner
+from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.errors import MemoryBudgetError
-limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2 * 2**30
+room, options = int(sys.argv[2]), json.loads(sys.argv[3])
+limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + room
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
-    LLMEngine.from_pretrained(Path(sys.argv[1]), EngineConfig(device="cpu", dtype="float64", threads=1, kv_memory=3 * 2**30))
+    runner = ModelRunner.load(Path(sys.argv[1]), EngineConfig(device="cpu", threads=1, **options))
+    print(json.dumps(runner.num_blocks * runner.block_bytes))
 except MemoryBudgetError as error:
     print(json.dumps(str(error)))
 """
-    done = subprocess.run([sys.executable, "-c", program, str(model_directory("llama"))], capture_output=True, text=True, check=False)
+
+
+def limited(directory: Path, room: int, **options: Any) -> Any:
+    """What an engine is told, or the bytes of its pool, where so many bytes of addresses are left."""
+    arguments = [sys.executable, "-c", LIMITED, str(directory), str(room), json.dumps(options)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout).startswith("no memory for a KV pool of 3.0 GiB")
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_a_process_that_may_not_have_the_memory_says_so(model_directory: Directory) -> None:
+    told = limited(model_directory("llama"), 2 * 2**30, dtype="float64", kv_memory=3 * 2**30)
+    assert re.match(r"--kv-memory \d+ needs 3.0 GiB, 1\.\d GiB are free; the largest that fits is --kv-blocks \d+", told)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_a_pool_fits_the_limit_of_the_process(model_directory: Directory) -> None:
+    assert 0 < limited(model_directory("llama"), 2**30, memory_utilization=0.9, max_num_seqs=100_000) < 2**30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_weights_that_cannot_even_be_looked_into(model_directory: Directory) -> None:
+    assert re.match("out of memory while the model|the model .* needs", limited(model_directory("llama"), 2**16))

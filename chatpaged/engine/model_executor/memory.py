@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +18,17 @@ _CGROUP_LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
-_NO_MEMORY = "can't allocate memory"
+_NO_MEMORY = re.compile("can't allocate memory|Cannot allocate memory")
+_BESIDE = 256 * 2**20
+"""Addresses that stacks of threads, libraries still to come and the like take, bytes."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def free_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on a device.
 
-    On the CPU it is what the system calls available, or less where a container's limit is lower.
+    On the CPU it is what the system calls available, or less where a container's limit, or that of the process's addresses
+    (`ulimit -v`), is lower.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -33,7 +38,17 @@ def free_memory(device: torch.device) -> int:
         room = _room(limit, usage)
         if room is not None:
             available = min(available, room)
-    return available
+    addresses = _free_addresses()
+    return available if addresses is None else min(available, addresses)
+
+
+def _free_addresses() -> int | None:
+    """Bytes of addresses that this process may still take; None where there is no limit, or the system does not know one."""
+    process = psutil.Process()
+    if not sys.platform.startswith("linux"):
+        return None
+    limit, _ = process.rlimit(psutil.RLIMIT_AS)
+    return None if limit == psutil.RLIM_INFINITY else max(0, limit - process.memory_info().vms - _BESIDE)
 
 
 def _room(limit: Path, usage: Path) -> int | None:
@@ -51,7 +66,7 @@ def first_error(error: BaseException) -> BaseException:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error came of memory that could not be had. Torch has an error of its own for devices, but not for the CPU."""
     return any(
-        isinstance(one, torch.OutOfMemoryError | MemoryError) or (isinstance(one, RuntimeError) and _NO_MEMORY in str(one))
+        isinstance(one, torch.OutOfMemoryError | MemoryError) or (isinstance(one, RuntimeError) and _NO_MEMORY.search(str(one)) is not None)
         for one in _came_of(error)
     )
 

@@ -16,6 +16,7 @@ from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.executor import ModelCode
 from chatpaged.engine.model_executor.attention.choice import KERNELS
 from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem
+from chatpaged.engine.model_executor.memory import memory_for
 from chatpaged.engine.model_executor.models.dense_config import DenseConfig, dense_config
 from chatpaged.engine.model_executor.models.dense_weights import fits, read_rows
 from chatpaged.engine.model_executor.models.refusals import refuse_attention, refuse_fp8_kv, refuse_fp8_weights, refuse_requests
@@ -146,6 +147,7 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     Raises:
         InvalidRequestError: what was asked for by name cannot be had, with the reason.
         ModelError: the weights are packed in a way that nobody describes.
+        MemoryBudgetError: the files cannot even be looked into.
     """
     refuse_attention(options, device, dtype)
     refuse_fp8_kv(options, device, dtype)
@@ -212,7 +214,9 @@ def _quantization(files: WeightFiles, options: EngineConfig) -> tuple[str, str]:
         return options.quantize, "asked for"
     if options.dtype != "auto":
         return "none", f"--dtype {options.dtype} was asked for"
-    if _are_four_bits(files):
+    with memory_for("the model", 2 * files.num_bytes, torch.device("cpu"), "use a smaller model"):  # safetensors maps files twice
+        four_bits = _are_four_bits(files)
+    if four_bits:
         return "int4", "the weights are of 4 bits already: nothing is lost"
     return "int8", "within 1 % of float32's perplexity"
 

@@ -148,7 +148,7 @@ def read_rows(files: WeightFiles, name: str, count: int) -> torch.Tensor:
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 if name in file.keys():  # noqa: SIM118 - no dictionary
-                    rows: torch.Tensor = file.get_slice(name)[:count]
+                    rows: torch.Tensor = file.get_slice(name)[:count].clone()  # else the whole file stays mapped
                     return rows
         except (OSError, safetensors.SafetensorError) as error:
             raise NotDenseError(f"cannot read {name} in {path}: {error}") from error

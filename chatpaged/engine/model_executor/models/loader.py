@@ -62,11 +62,13 @@ def load_model(
         InvalidRequestError: the context that was asked for is too long, or something else that was asked for cannot be had.
         MemoryBudgetError: memory that was there is gone.
     """
+    memory = memory_for(f"the model {model_name(directory)}", path.weight_bytes(files), device, path.advice)
     if path.kind != "native":
-        with memory_for(f"the model {model_name(directory)}", path.weight_bytes(files), device, path.advice):
+        with memory:
             return _load_on_torch(directory, files, path, options, device)
     try:
-        return _load_native(directory, files, path, options, tell)
+        with memory:
+            return _load_native(directory, files, path, options, tell)
     except (NotDenseError, NativeError) as error:  # transformers may know better, or says better what is wrong
         refuse_requests(options, path.dtype, str(error))
         path = path.universal(str(error))
