@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -186,11 +187,12 @@ def test_a_kernel_that_does_not_run_is_found_out(name: str, install: Callable[[s
 
 @pytest.mark.parametrize("name", ["flash", "varlen"])
 def test_what_no_kernel_of_the_kind_can_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert problem(name, torch.float32) == "its kernels have no float32"
-    assert problem(name, geometry=KVGeometry(1, 1, 264)) == "heads of 264 dimensions, more than 256"
-    assert problem(name) == "its kernels run on CUDA, this is cpu"
+    assert problem(name) == problem(name, torch.float32) == "its kernels run on CUDA, this is cpu"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     assert attention_problem(name, torch.device("cuda"), HALF) == "its kernels need compute capability 8.0, this is 7.5"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    assert attention_problem(name, torch.device("cuda"), torch.float32) == "its kernels have no float32"
+    assert attention_problem(name, torch.device("cuda"), HALF, KVGeometry(1, 1, 264)) == "heads of 264 dimensions, more than 256"
 
 
 def test_softcap_is_nothing_for_torchs(install: Callable[[str], Any]) -> None:
@@ -213,6 +215,24 @@ class _Old:
     @staticmethod
     def flash_attn_varlen_func(q: Any, softmax_scale: Any, causal: Any, window_size: Any, return_attn_probs: Any) -> None:
         """One of flash-attn 2.3."""
+
+
+def test_a_triton_that_cannot_be_imported_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    for name, error, reason in (
+        ("triton", ModuleNotFoundError("No module named 'triton'", name="triton"), "triton is not installed"),
+        ("knobs", ModuleNotFoundError("No module named 'knobs'", name="knobs"), "triton cannot be imported: No module named 'knobs'"),
+        ("lib", ImportError("libtriton.so: undefined symbol: x\nmore"), "triton cannot be imported: libtriton.so: undefined symbol: x"),
+    ):
+
+        def fail(module: str, *rest: Any, error: Exception = error, real: Any = builtins.__import__) -> Any:
+            if module == "triton" or module.endswith("triton_kernels") or "triton_kernels" in (rest[2] or ()):
+                raise error
+            return real(module, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, "__import__", fail)
+            assert attention_problem("triton", torch.device("cuda"), HALF) == reason, name
 
 
 def test_libraries_that_lack_something(install: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +324,7 @@ def test_what_is_told_and_stored(install: Callable[[str], Any], model_directory:
 def test_a_model_with_softcap_is_refused_by_name(install: Callable[[str], Any], model_directory: Callable[[str], Path]) -> None:
     install("varlen 2.13")
     config = EngineConfig(attention="varlen", dtype="bfloat16", kv_blocks=4)
-    reason = "--attention varlen cannot be had: this model caps its attention scores (softcap), which it cannot"
+    reason = "--attention varlen cannot be had: this model caps its attention scores (softcap), which it cannot; use --attention auto"
     for code_path in ("universal", "dense"):
         config = replace(config, code_path=code_path)
         assert describe(model_directory("gemma2"), config)["reason"] == reason

@@ -107,10 +107,10 @@ def test_what_it_cannot_do_is_refused(model_directory: Callable[[str], Path], mo
             LLMEngine.from_pretrained(model_directory("llama"), EngineConfig(attention="triton", device="cpu", **options))  # type: ignore[arg-type]
         return str(caught.value)
 
-    assert refused(dtype="float64") == "--attention triton cannot be had: its kernels have no float64"
+    assert refused(dtype="float64") == "--attention triton cannot be had: its kernels have no float64; use --attention auto"
     assert refused(quantize="int8").startswith("--quantize int8 needs the native dense decoder, which cannot run this: --attention triton")
     monkeypatch.setattr(triton_paged, "MAX_HEAD_DIM", 4)
-    assert refused() == "--attention triton cannot be had: heads of 8 dimensions, more than 4"
+    assert refused() == "--attention triton cannot be had: heads of 8 dimensions, more than 4; use --attention auto"
 
 
 def test_kernels_that_do_not_run_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

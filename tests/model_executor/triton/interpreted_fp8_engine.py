@@ -137,7 +137,10 @@ def test_what_it_cannot_do_is_refused(model_directory: ModelDirectory, monkeypat
 
     assert refused() == "--kv-dtype fp8 needs CUDA, this is cpu: use --kv-dtype int8"
     assert refused(attention="torch") == "--kv-dtype fp8 needs Triton's attention, but --attention torch was asked for"
-    assert refused(attention="triton", dtype="float64") == "--attention triton cannot be had: its kernels have no float64"
+    assert (
+        refused(attention="triton", dtype="float64")
+        == "--attention triton cannot be had: its kernels have no float64; use --attention auto"
+    )
     other = {"kv_dtype": "auto", "quantize": "fp8"}
     assert refused(**other) == "--quantize fp8 needs CUDA, this is cpu: use --quantize int8"
     triton_paged._trial.cache_clear()

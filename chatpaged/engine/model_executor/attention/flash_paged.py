@@ -30,6 +30,7 @@ from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.trial import trial_problem
 from chatpaged.engine.model_executor.input_batch import InputBatch, RowSpan
 from chatpaged.engine.model_executor.kv_cache import KVCache
+from chatpaged.engine.model_executor.libraries import import_problem
 
 BLOCK_MULTIPLE = 256
 """Blocks that it reads in place hold a multiple of this many tokens."""
@@ -77,10 +78,8 @@ def _library() -> Any:
 def _library_problem() -> str | None:
     try:
         library = _library()
-    except ModuleNotFoundError as error:
-        return "flash-attn is not installed" if error.name == "flash_attn" else f"flash-attn cannot be imported: {error}"
-    except (ImportError, OSError) as error:  # as a rule it was built for another torch
-        return f"flash-attn cannot be imported: {(str(error) or type(error).__name__).splitlines()[0]}"
+    except (ImportError, OSError) as error:
+        return import_problem("flash-attn", "flash_attn", error)
     for function, needed in _NEEDED.items():
         if not hasattr(library, function):
             return f"this flash-attn has no {function}"

@@ -66,11 +66,12 @@ def packed_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0) 
         dtype: of queries, keys and values.
         head_dim: the most of any layer; 0 if that is not known yet.
     """
+    problem = device_problem(device)
+    if problem is not None:
+        return problem
     if dtype not in DTYPES:
         return f"its kernels have no {str(dtype).removeprefix('torch.')}"
-    if head_dim > MAX_HEAD_DIM:
-        return f"heads of {head_dim} dimensions, more than {MAX_HEAD_DIM}"
-    return device_problem(device)
+    return f"heads of {head_dim} dimensions, more than {MAX_HEAD_DIM}" if head_dim > MAX_HEAD_DIM else None
 
 
 def device_problem(device: torch.device) -> str | None:

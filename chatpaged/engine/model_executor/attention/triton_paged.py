@@ -17,6 +17,7 @@ from chatpaged.engine.model_executor.attention.trial import trial_problem
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache, LayerKV
+from chatpaged.engine.model_executor.libraries import import_problem
 
 if TYPE_CHECKING:
     from chatpaged.engine.model_executor.attention.triton_kernels import Launch
@@ -38,18 +39,32 @@ def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0, 
         head_dim: the most of any layer; 0 if that is not known yet.
         fp8: whether keys and values are.
     """
-    if dtype not in DTYPES:
-        return f"its kernels have no {str(dtype).removeprefix('torch.')}"
+    problem = kernels_problem(device, dtype)
+    if problem is not None:
+        return problem
     if head_dim > MAX_HEAD_DIM:
         return f"heads of {head_dim} dimensions, more than {MAX_HEAD_DIM}"
-    try:
-        from chatpaged.engine.model_executor.attention.triton_kernels import IS_INTERPRETED  # noqa: PLC0415
-    except ImportError:
-        return "triton is not installed"
-    if device.type != "cuda" and not IS_INTERPRETED:
-        return f"its kernels run on CUDA, this is {device.type}"
     too_old = fp8_device_problem(device) if fp8 else None
     return too_old if too_old is not None else _trial(device, dtype, fp8)
+
+
+def kernels_problem(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why no kernel of Triton's can run, whatever it computes, or None.
+
+    Args:
+        device: where it would run.
+        dtype: of activations.
+    """
+    is_interpreted, missing = False, None
+    try:
+        from chatpaged.engine.model_executor.attention import triton_kernels  # noqa: PLC0415
+
+        is_interpreted = triton_kernels.IS_INTERPRETED
+    except (ImportError, OSError) as error:
+        missing = import_problem("triton", "triton", error)
+    if device.type != "cuda" and not is_interpreted:
+        return f"its kernels run on CUDA, this is {device.type}"
+    return missing if dtype in DTYPES else f"its kernels have no {str(dtype).removeprefix('torch.')}"
 
 
 def fp8_device_problem(device: torch.device) -> str | None:

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from chatpaged.engine.model_executor.attention.triton_paged import DTYPES, fp8_device_problem
+from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem, kernels_problem
 from chatpaged.engine.model_executor.fp8_numbers import fp8_rows
 
 _ROWS_AT_ONCE = 4096
@@ -62,15 +62,7 @@ def fp8_matrix_problem(device: torch.device, dtype: torch.dtype) -> str | None:
         device: where.
         dtype: of activations.
     """
-    if dtype not in DTYPES:
-        return f"its kernels have no {str(dtype).removeprefix('torch.')}"
-    try:
-        from chatpaged.engine.model_executor.attention.triton_kernels import IS_INTERPRETED  # noqa: PLC0415
-    except ImportError:
-        return "triton is not installed"
-    if device.type != "cuda" and not IS_INTERPRETED:
-        return f"its kernels run on CUDA, this is {device.type}"
-    return fp8_device_problem(device) or _trial(device, dtype)
+    return kernels_problem(device, dtype) or fp8_device_problem(device) or _trial(device, dtype)
 
 
 @cache

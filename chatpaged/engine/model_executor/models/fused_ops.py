@@ -17,6 +17,7 @@ from chatpaged.engine.model_executor.forward_context import current_attention
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache, Fp8KVLayout
 from chatpaged.engine.model_executor.fp8_numbers import fp8_rows
 from chatpaged.engine.model_executor.kv_cache import LayerKV
+from chatpaged.engine.model_executor.libraries import import_problem
 from chatpaged.engine.model_executor.models.dense_config import NO_ROPE, DenseConfig
 from chatpaged.engine.model_executor.models.dense_ops import Turns, attention_options, rms_norm
 from chatpaged.engine.model_executor.models.dense_weights import DenseLayer
@@ -37,8 +38,8 @@ def fused_problem(device: torch.device, dtype: torch.dtype, hidden_size: int, *,
     """
     try:
         from chatpaged.engine.model_executor.models.fused_kernels import MAX_WIDTH  # noqa: PLC0415
-    except ImportError:
-        return "triton is not installed"
+    except (ImportError, OSError) as error:
+        return import_problem("triton", "triton", error)
     if hidden_size > MAX_WIDTH:
         return f"a hidden size of {hidden_size}, more than {MAX_WIDTH}"
     return _trial(device, dtype, fp8)

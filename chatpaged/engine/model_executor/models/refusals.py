@@ -27,7 +27,7 @@ def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.d
     """
     problem = attention_problem(options.attention, device, dtype, geometry, block_size=options.block_size)
     if problem is not None:
-        raise InvalidRequestError(f"--attention {options.attention} cannot be had: {problem}")
+        raise InvalidRequestError(f"--attention {options.attention} cannot be had: {problem}; use --attention auto")
 
 
 def refuse_fp8_kv(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
