@@ -79,9 +79,17 @@ def test_a_part_without_time_is_told(tmp_path: Path) -> None:
     assert [row.left_out for row in rows] == [row.left_out for row in kept] == ["no time"]
 
 
-def test_what_cannot_be_run_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main(["--parts", "kernels,speeds"]) == 2
     assert capsys.readouterr().err.startswith("benchmarks.gpu: no part speeds; there are models, kernels,")
+    for arguments, problem in (
+        (["--budget", "nan"], "--budget is a number of seconds above 0, not nan"),
+        (["--budget", "-1"], "--budget is a number of seconds above 0, not -1.0"),
+        (["--json", str(tmp_path)], f"--json: {tmp_path} is a directory; name a file"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            script.main(["--smoke", *arguments])
+        assert capsys.readouterr().err.endswith(f"error: {problem}\n")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="torch sees no NVIDIA GPU here; --smoke runs the same code on a CPU"):
         card.main()

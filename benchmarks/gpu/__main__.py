@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -167,6 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, help="where models are written, and kept for the next time")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args(arguments)
+    if not 0 < options.budget < math.inf:
+        parser.error(f"--budget is a number of seconds above 0, not {options.budget}")
+    if options.json is not None and options.json.is_dir():
+        parser.error(f"--json: {options.json} is a directory; name a file")
     try:
         parts = chosen(options.parts)
         if options.json is not None:

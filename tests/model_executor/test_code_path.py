@@ -183,21 +183,23 @@ def test_fused_operations(problem: str | None, place: Place, monkeypatch: pytest
     assert choose_ops(path, CUDA).universal("damaged").code("").name == "transformers, Triton attention"
 
 
+@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({}, "--kv-dtype fp8 needs CUDA, this is cpu: use --kv-dtype int8"),
+        ({"dtype": "auto"}, "--kv-dtype fp8 needs CUDA, this is cpu: use --kv-dtype int8"),
+        ({}, "--kv-dtype fp8 needs CUDA, this is cpu"),
         ({"device": torch.device("mps")}, "--kv-dtype fp8 needs CUDA, this is mps"),
         ({"device": torch.device("cuda"), "attention": "torch"}, "needs Triton's attention, but --attention torch was asked for"),
         ({"device": torch.device("cuda")}, "--kv-dtype fp8 cannot be had: fp8 needs compute capability 8.9, this card has 8.6"),
     ],
-    ids=["cpu", "mps", "torch's attention", "old card"],
+    ids=["cpu", "cpu in bfloat16", "mps", "torch's attention", "old card"],
 )
 def test_fp8_that_cannot_be_had(options: dict[str, Any], reason: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
     monkeypatch.setattr(refusals, "triton_problem", lambda device, *_, fp8: fp8_device_problem(device) if fp8 else None)
-    with pytest.raises(InvalidRequestError, match=re.escape(reason)):
-        chosen(place("llama"), kv_dtype="fp8", dtype="bfloat16", **options)
+    with pytest.raises(InvalidRequestError, match=f"{re.escape(reason)}$"):
+        chosen(place("llama"), **{"kv_dtype": "fp8", "dtype": "bfloat16", **options})
 
 
 @pytest.mark.parametrize(("family", "capability"), [("llama", (8, 9)), ("mixtral", (10, 0))])

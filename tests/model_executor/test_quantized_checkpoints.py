@@ -29,12 +29,13 @@ from chatpaged.engine.model_executor.models.quantizer import contained_packages,
 from chatpaged.engine.model_executor.models.stored_quantization import (
     StoredQuantization,
     check_packing,
+    check_scales,
     packed_bytes,
     stored_quantization,
     unpacked_type,
 )
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
-from chatpaged.engine.weight_files import check_directory
+from chatpaged.engine.weight_files import WeightFiles, check_directory
 from chatpaged.errors import InvalidRequestError, MemoryBudgetError, ModelError
 from tests.model_executor import tiny_quantizer
 from tests.model_executor.harness import Arrival, greedy, load, make_engine, serve
@@ -305,6 +306,31 @@ def test_fp8_weights_without_their_scales_are_refused(pair: Callable[[str], Pair
         ModelError, match=r"^the weights are incomplete: .* is stored as F8_E4M3, and there is no .*weight_scale_inv for it$"
     ):
         chosen(directory)
+
+
+@pytest.mark.parametrize("options", [{"quantize": "fp8"}, {"kv_dtype": "fp8"}])
+def test_nothing_is_advised_that_would_be_refused_next(pair: Callable[[str], Pair], options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        chosen(pair("fp8")[0], **options)
+    assert "int8" not in str(refused.value)
+
+
+def test_fp8_weights_whose_last_block_is_not_whole_are_refused() -> None:
+    def check(rows: int, columns: int, grid: tuple[int, ...], **settings: Any) -> None:
+        shapes = {"a.weight": (rows, columns), "a.weight_scale_inv": grid}
+        stored = stored_quantization({"quantization_config": {"quant_method": "fp8", **settings}})
+        assert stored is not None
+        check_scales(stored, WeightFiles((), 1, 0, "F8_E4M3", b"", shapes, types={"a.weight": "F8_E4M3", "a.weight_scale_inv": "F32"}))
+
+    check(256, 128, (2, 1))
+    check(100, 256, (1, 2))  # one block, all of it
+    check(192, 128, (2, 1), weight_block_size=[96, 128])
+    check(192, 128, (192, 1), weight_block_size=None)
+    check(192, 128, (), weight_block_size=None)
+    with pytest.raises(ModelError, match=r"^a\.weight is stored as FP8 in blocks of 128, and its 192 are no multiple of that"):
+        check(192, 128, (2, 1))
+    with pytest.raises(ModelError, match="its 960 are no multiple"):
+        check(128, 960, (1, 8))
 
 
 def test_one_matrix_of_integers_is_enough_to_be_refused(pair: Callable[[str], Pair], tmp_path: Path) -> None:

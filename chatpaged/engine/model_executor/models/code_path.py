@@ -150,7 +150,6 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
         MemoryBudgetError: the files cannot even be looked into.
     """
     refuse_attention(options, device, dtype)
-    refuse_fp8_kv(options, device, dtype)
     packed = _packed(directory, files)
     config, not_dense = _dense(directory, files) if packed is None else (None, packed.reason)
     not_native = not_dense or _not_native(config, dtype, device)
@@ -158,6 +157,7 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
         not_native = f"{options.code_path} was asked for"
     if options.attention != "auto" and not_native is None:
         not_native = f"--attention {options.attention} was asked for"
+    refuse_fp8_kv(options, device, dtype, could_be_int8=not_native is None)
     if options.kv_dtype == "fp8" and not_native is None:
         not_native = "--kv-dtype fp8 was asked for"
     if options.quantize == "fp8":

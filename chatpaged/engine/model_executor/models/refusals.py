@@ -30,8 +30,17 @@ def refuse_attention(options: EngineConfig, device: torch.device, dtype: torch.d
         raise InvalidRequestError(f"--attention {options.attention} cannot be had: {problem}; use --attention auto")
 
 
-def refuse_fp8_kv(options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None) -> None:
-    """Arguments as for `refuse_attention`.
+def refuse_fp8_kv(
+    options: EngineConfig, device: torch.device, dtype: torch.dtype, geometry: KVGeometry | None = None, *, could_be_int8: bool = False
+) -> None:
+    """Called like `refuse_attention`.
+
+    Args:
+        options: what the user asked for.
+        device: where the model runs.
+        dtype: type of activations.
+        geometry: what its layers store; None if that is not known.
+        could_be_int8: keys and values of that type could be had.
 
     Raises:
         InvalidRequestError: keys and values of 8 bits were asked for and cannot be had, with the reason.
@@ -39,7 +48,7 @@ def refuse_fp8_kv(options: EngineConfig, device: torch.device, dtype: torch.dtyp
     if options.kv_dtype != "fp8":
         return
     if device.type != "cuda" and options.attention == "auto":
-        other = ": use --kv-dtype int8" if device.type == "cpu" else ""
+        other = ": use --kv-dtype int8" if could_be_int8 else ""
         raise InvalidRequestError(f"--kv-dtype fp8 needs CUDA, this is {device.type}{other}")
     if options.attention not in {"auto", "triton"}:
         raise InvalidRequestError(f"--kv-dtype fp8 needs Triton's attention, but --attention {options.attention} was asked for")
@@ -60,12 +69,12 @@ def refuse_fp8_weights(options: EngineConfig, device: torch.device, dtype: torch
     Raises:
         InvalidRequestError: they cannot be had, with the reason.
     """
-    if device.type != "cuda" and options.attention != "triton":
-        other = ": use --quantize int8" if device.type == "cpu" else ""
-        raise InvalidRequestError(f"--quantize fp8 needs CUDA, this is {device.type}{other}")
     not_dense = not_dense or ("universal was asked for" if options.code_path == "universal" else "")
     if not_dense:
         raise InvalidRequestError(f"--quantize fp8 needs the dense decoder, which cannot run this: {not_dense}")
+    if device.type != "cuda" and options.attention != "triton":
+        other = ": use --quantize int8" if device.type == "cpu" else ""
+        raise InvalidRequestError(f"--quantize fp8 needs CUDA, this is {device.type}{other}")
     problem = fp8_matrix_problem(device, dtype)
     if problem is not None:
         raise InvalidRequestError(f"--quantize fp8 cannot be had: {problem}")

@@ -12,6 +12,7 @@ from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import ModelError
 
 _LABELS = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "FP8", "mxfp4": "MXFP4", "hqq": "HQQ", "aqlm": "AQLM", "eetq": "EETQ"}
+_FP8_BLOCK = (128, 128)
 _FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _STORED_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 _EIGHT_BIT_FLOATS = frozenset({"F8_E4M3", "F8_E5M2"})
@@ -25,10 +26,12 @@ class StoredQuantization:
     Attributes:
         method: as transformers calls it: "gptq", "awq", "bitsandbytes_4bit", "bitsandbytes_8bit", ...
         bits: of a weight; None if the configuration does not say.
+        block: rows and columns of weights that have one scale; None if the configuration does not say.
     """
 
     method: str
     bits: int | None
+    block: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
@@ -76,7 +79,14 @@ def _read(settings: object) -> StoredQuantization:
     if not isinstance(method, str) or not method:
         raise ModelError("quantization_config in the model's config.json names no quant_method: how its weights are packed is not known")
     bits = next((value for name in ("bits", "w_bit") if isinstance(value := settings.get(name), int)), None)
-    return StoredQuantization(method, bits)
+    return StoredQuantization(method, bits, _block(settings) if method == "fp8" else None)
+
+
+def _block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    block = settings.get("weight_block_size", _FP8_BLOCK)
+    if isinstance(block, list | tuple) and len(block) == 2 and all(isinstance(size, int) and size > 0 for size in block):
+        return int(block[0]), int(block[1])
+    return None
 
 
 def check_packing(files: WeightFiles) -> None:
@@ -100,7 +110,9 @@ def check_packing(files: WeightFiles) -> None:
 
 
 def check_scales(stored: StoredQuantization, files: WeightFiles) -> None:
-    """Refuses FP8 weights without their scales: transformers would take numbers of its own.
+    """Refuses FP8 weights that transformers would read wrongly: without scales it takes numbers of its own.
+
+    The size of blocks it finds by dividing the weights by their scales: 192 rows in blocks of 128 would be taken for blocks of 96.
 
     Raises:
         ModelError: names the first.
@@ -112,6 +124,13 @@ def check_scales(stored: StoredQuantization, files: WeightFiles) -> None:
             raise ModelError(
                 f"the weights are incomplete: {name} is stored as {files.types[name]}, and there is no {name}_scale_inv for it"
             )
+        shape, scales = files.shapes[name][-2:], files.shapes.get(f"{name}_scale_inv", ())[-2:]
+        for length, count, size in zip(shape, scales, stored.block or (), strict=False):
+            if 1 < count == -(-length // size) and length % size:
+                raise ModelError(
+                    f"{name} is stored as FP8 in blocks of {size}, and its {length} are no multiple of that: transformers would take "
+                    "each number times the wrong scale; look for another version of the model"
+                )
 
 
 def _packed_matrices(files: WeightFiles) -> list[str]:
