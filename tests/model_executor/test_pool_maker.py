@@ -7,7 +7,7 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor import pool_maker, step_memory
+from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.memory import first_error, is_out_of_memory
 from chatpaged.engine.model_executor.model_runner import step_sizes
@@ -24,7 +25,9 @@ from chatpaged.engine.model_executor.models.code_path import choose_code
 from chatpaged.engine.model_executor.models.loader import LoadedModel, load_model
 from chatpaged.engine.model_executor.models.step_model import StepModel
 from chatpaged.engine.model_executor.pool_maker import make_pool
+from chatpaged.engine.model_executor.step_draws import StepDraws, draw_step
 from chatpaged.engine.model_executor.step_memory import GRAPH_BYTES, StepSizes, largest_steps, measure_reserve
+from chatpaged.engine.scheduler_output import LogitChanges, ScheduledRow
 from chatpaged.engine.weight_files import check_directory
 from chatpaged.errors import MemoryBudgetError
 
@@ -145,15 +148,31 @@ def test_graphs_that_do_not_fit_make_the_pool_smaller(loaded: LoadedModel) -> No
 
 
 def test_the_reserve_is_what_the_largest_steps_took(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = 2 * loaded.layout.block_bytes
-    free = iter([10**9, 10**9 - scratch - 7000])
+    # Before; after the steps; when what is unused has been given back; after recording.
+    free = iter([10**9, 10**9 - 9000, 10**9 - 2000, 10**9 - 2500])
     monkeypatch.setattr(step_memory, "free_memory", lambda _: next(free))
     model: Any = _Recording(loaded.model, 10**9)
     with torch.inference_mode():
         reserve = measure_reserve(replace(loaded, model=model), sizes(loaded), CPU, lambda _: None)
-    assert reserve == 7000 + GRAPH_BYTES * len(sizes(loaded).buckets())
+    assert reserve == 7000 + 500 + GRAPH_BYTES * len(sizes(loaded).buckets())
     assert model.recorded == [sizes(loaded).largest_buckets()]
     assert model.dropped == 1
+
+
+def test_largest_steps_draw_in_all_ways(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Top-p looks at all tokens, and what is reported takes memory as well."""
+    asked: list[tuple[Any, ...]] = []
+
+    def watched(draw: object, computed: Logits, rows: Sequence[ScheduledRow]) -> StepDraws:
+        asked.append(tuple(type(row.samples[0].changes) for row in rows))
+        drawn = draw_step(loaded.model.draw, computed, rows)
+        assert all(report is not None for reports in drawn[1] for report in reports)
+        return drawn
+
+    monkeypatch.setattr(step_memory, "draw_step", watched)
+    with torch.inference_mode():
+        assert measure_reserve(loaded, sizes(loaded), CPU, lambda _: None) >= 0
+    assert asked == [(LogitChanges,) * 4, (LogitChanges,)]
 
 
 def test_the_reserve_is_taken_off_what_is_free(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +200,7 @@ def test_largest_steps() -> None:
     shapes = [
         [(len(row.token_ids), row.start, len(row.block_table)) for row in step.rows] for step in largest_steps(most, long_decodes=True)
     ]
-    assert shapes == [[(10, 0, 3)] * 3, [(20, 0, 5)], [(1, 19, 5)] * 3]
+    assert shapes == [[(10, 0, 3)] * 3, [(20, 0, 5)], [(1, 0, 5)] * 3]
     assert len(list(largest_steps(most, long_decodes=False))) == 2
     one = StepSizes(max_num_seqs=1, max_num_batched_tokens=8, max_model_len=20, block_size=4)
     assert len(list(largest_steps(one, long_decodes=False))) == 1

@@ -12,7 +12,8 @@ from chatpaged.engine.model_executor.graphs.buckets import Bucket, decode_bucket
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import MIN_BLOCKS
 from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, release_unused
-from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
+from chatpaged.engine.model_executor.step_draws import draw_step
+from chatpaged.engine.scheduler_output import LogitChanges, SampleRow, ScheduledRow, SchedulerOutput
 from chatpaged.errors import MemoryBudgetError
 
 if TYPE_CHECKING:
@@ -63,15 +64,17 @@ def largest_steps(sizes: StepSizes, *, long_decodes: bool) -> Iterator[Scheduler
         long_decodes: whether decodes of the longest contexts, all at once, are among them: where keys and values are copied out of the
             pool first, they would need more memory than a pool that holds such contexts.
     """
-    sample = (SampleRow(0, 0, temperature=1.0, top_k=0, top_p=0.9, uniform=0.5),)
+    # Numbers as flat as these need all tokens as candidates, which takes the most memory.
+    changes = LogitChanges(repetition_penalty=1.1, prompt_ids=(0,))
+    sample = (SampleRow(0, 0, temperature=1e6, top_k=0, top_p=0.9, uniform=0.5, min_p=1e-9, logprobs=1, changes=changes),)
     for seqs in dict.fromkeys((min(sizes.max_num_seqs, sizes.max_num_batched_tokens), 1)):
         length = min(sizes.max_num_batched_tokens // seqs, sizes.max_model_len)
         table = (_USED_BLOCK,) * -(-length // sizes.block_size)
         yield SchedulerOutput(0, tuple(ScheduledRow(seq, (0,) * length, 0, table, sample) for seq in range(seqs)), ())
     if long_decodes:
+        # Memory depends on the table alone, time on how many keys there are: seconds, if they were a million for each.
         table = (_USED_BLOCK,) * sizes.max_blocks
-        last = sizes.max_model_len - 1
-        yield SchedulerOutput(0, tuple(ScheduledRow(seq, (0,), last, table, sample) for seq in range(sizes.max_num_seqs)), ())
+        yield SchedulerOutput(0, tuple(ScheduledRow(seq, (0,), 0, table, sample) for seq in range(sizes.max_num_seqs)), ())
 
 
 def measure_reserve(loaded: LoadedModel, sizes: StepSizes, device: torch.device, tell: Callable[[str], None]) -> int:
@@ -90,17 +93,19 @@ def measure_reserve(loaded: LoadedModel, sizes: StepSizes, device: torch.device,
     release_unused(device)
     before = free_memory(device)
     model: Any = loaded.model
-    graphs = 0
     try:
         pool: Any = loaded.make_kv_cache(MIN_BLOCKS)
         pool.pool.zero_()
         for output in largest_steps(sizes, long_decodes=loaded.path.attention == "triton"):
-            batch = InputBatch.build(output, sizes.block_size, device)
-            logits = model.forward(batch, pool).values
-            samples = [sample for row in output.rows for sample in row.samples]
-            model.draw(logits, list(range(len(samples))), samples)
+            logits = model.forward(InputBatch.build(output, sizes.block_size, device), pool)
+            draw_step(model.draw, logits, output.rows)
             del logits
-        graphs = loaded.model.record_graphs(pool, sizes.max_blocks, sizes.largest_buckets(), tell)
+        # What was given back inside the process still counts as taken here, which is what is wanted: the most that was taken at once.
+        after_steps = free_memory(device)
+        release_unused(device)
+        between = free_memory(device)
+        # Recording gives back all that is unused before it begins, so the two are measured one by one.
+        graphs = model.record_graphs(pool, sizes.max_blocks, sizes.largest_buckets(), tell)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -108,9 +113,10 @@ def measure_reserve(loaded: LoadedModel, sizes: StepSizes, device: torch.device,
             f"{format_bytes(before)} are free beside the model's weights: not enough for a step of {sizes.max_num_batched_tokens:,} tokens "
             f"and {sizes.max_num_seqs} sequences; use a smaller --max-batched-tokens, --max-num-seqs or --max-model-len, or --enforce-eager"
         ) from error
-    # What was given back inside the process still counts as taken here, which is what is wanted: the most that was taken at once.
-    taken = max(0, before - free_memory(device) - MIN_BLOCKS * loaded.layout.block_bytes)
+    reserve = max(0, between - after_steps)
+    if graphs:
+        reserve += max(0, between - free_memory(device)) + GRAPH_BYTES * len(sizes.buckets())
     model.drop_graphs()
     del pool
     release_unused(device)
-    return taken + (GRAPH_BYTES * len(sizes.buckets()) if graphs else 0)
+    return reserve
