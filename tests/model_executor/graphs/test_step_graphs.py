@@ -6,9 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.attention.torch_paged import TorchPagedAttention
@@ -202,3 +204,45 @@ def test_what_waits_for_the_device_cannot_be_recorded(model_directory: Callable[
         world = World.make(load(model_directory("gpt_oss")))  # which looks for the experts that tokens have chosen
         with pytest.raises(RuntimeError, match="nonzero: operation not permitted when stream is capturing"):
             world.graphs.record(BUCKETS)
+
+
+def test_what_a_larger_step_has_left_is_padding_again() -> None:
+    """Also in a step that fills its bucket, but asks for fewer logits: rows that are not there would be looked up."""
+    buffers = StepBuffers(8, 3, 4, CPU)
+    for length, sampling in ((1, (0, 1)), (4, (0, 1)), (1, ()), (1, (0, 1))):
+        rows = tuple(ScheduledRow(seq, (5,) * length, 6, (1, 2, 3), SAMPLE if seq in sampling else ()) for seq in range(2))
+        batch = InputBatch.build(SchedulerOutput(0, rows, ()), BLOCK_SIZE, CPU)
+        bucket = Bucket(2, 2, only_single=True) if length == 1 else Bucket(8, 3, only_single=False)
+        step = StepRows.build(batch, BLOCK_SIZE)
+        buffers.fill(bucket, batch, step)
+        filled = buffers.rows(bucket)
+        wanted = [length * (seq + 1) - 1 for seq in sampling]
+        assert buffers.logits_rows[: bucket.num_seqs].tolist() == wanted + [0] * (bucket.num_seqs - len(wanted))
+        assert filled.seq_lens.tolist() == [6 + length] * 2 + [0] * (bucket.num_seqs - 2)
+        assert filled.cu_q.tolist() == [0, length, 2 * length] + [bucket.num_tokens] * (bucket.num_seqs - 2)
+        assert filled.block_table[:2, :3].tolist() == [[1, 2, 3]] * 2
+
+
+def test_filling_copies_no_single_number() -> None:
+    """A number that is put where there is but one is a copy from the host, which would have to be waited for."""
+    buffers = StepBuffers(8, 3, 4, CPU)
+    rows = (ScheduledRow(0, (5, 6), 0, (1,), SAMPLE),)
+    batch = InputBatch.build(SchedulerOutput(0, rows, ()), BLOCK_SIZE, CPU)
+    step = StepRows.build(batch, BLOCK_SIZE)
+    with _Copies() as copies:
+        buffers.fill(Bucket(8, 3, only_single=False), batch, step)
+    assert copies.dimensions
+    assert 0 not in copies.dimensions
+
+
+class _Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The dimensions of what is copied from."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dimensions: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if "copy_" in func._schema.name:
+            self.dimensions.append(args[1].dim())
+        return func(*args, **(kwargs or {}))

@@ -75,19 +75,21 @@ class StepBuffers:
         self._slots[:tokens] = _NOWHERE
         self._seq_lens[:seqs] = 0
         self._block_table[:seqs] = NULL_BLOCK
-        # All tokens of padding belong to the first sequence of padding.
-        self._cu_q[0] = 0
+        # All tokens of padding belong to the first sequence of padding. A slice even of one: a single number would be
+        # copied from the host, and waited for.
+        self._cu_q[:1] = 0
         self._cu_q[1 : seqs + 1] = tokens
 
     def fill(self, bucket: Bucket, batch: InputBatch, rows: StepRows) -> None:
-        """Takes a step, and makes the rest of its bucket padding.
+        """Takes a step, and makes the rest of its bucket padding, if there is any.
 
         Args:
             bucket: large enough for it.
             batch: the step.
             rows: its sequences.
         """
-        self.clear(bucket)
+        if (len(batch.input_ids), len(rows.seq_lens), len(batch.logits_rows)) != (bucket.num_tokens, bucket.num_seqs, bucket.num_seqs):
+            self.clear(bucket)  # every launch counts where steps are short
         for buffer, values in (
             (self.input_ids, batch.input_ids),
             (self.positions, batch.positions),
