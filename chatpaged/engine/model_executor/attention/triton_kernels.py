@@ -608,7 +608,7 @@ def attend(
     if tokens == 0:
         return out
     block_size, groups = keys.shape[1], heads // kv_heads
-    sinks = scores.sinks if scores.sinks is not None else rows.cu_q  # a pointer that nobody follows
+    sinks = scores.sinks if scores.sinks is not None else out  # a pointer that nobody follows, aligned like all that torch reserves
     chunks = -(-width * block_size // chunk)
     shape = {
         "VALUE_DIM": value_dim,
