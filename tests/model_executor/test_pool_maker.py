@@ -102,6 +102,18 @@ def test_other_errors_are_not_about_memory(loaded: LoadedModel) -> None:
     assert not is_out_of_memory(ValueError("can't allocate memory"))
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in the documentation",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_errors_of_others_than_torch_are_about_memory(told: str) -> None:
+    assert is_out_of_memory(RuntimeError(told))
+
+
 def test_what_an_error_came_of_counts() -> None:
     """A recording that breaks off cannot be ended either, and it is the end's error that arrives."""
 

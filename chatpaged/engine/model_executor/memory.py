@@ -18,7 +18,8 @@ _CGROUP_LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
-_NO_MEMORY = re.compile("can't allocate memory|Cannot allocate memory")
+_NO_MEMORY = re.compile("can't allocate memory|Cannot allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+"""Of torch on a CPU and of the system; of CUDA itself, and of Triton, when a kernel or a graph is loaded; of a library's work space."""
 _BESIDE = 256 * 2**20
 """Addresses that stacks of threads, libraries still to come and the like take, bytes."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -64,7 +65,7 @@ def first_error(error: BaseException) -> BaseException:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error came of memory that could not be had. Torch has an error of its own for devices, but not for the CPU."""
+    """Whether an error came of memory that could not be had. Torch has an error of its own for devices, but not everybody raises it."""
     return any(
         isinstance(one, torch.OutOfMemoryError | MemoryError) or (isinstance(one, RuntimeError) and _NO_MEMORY.search(str(one)) is not None)
         for one in _came_of(error)
@@ -83,6 +84,11 @@ def release_unused(device: torch.device) -> None:
     if device.type == "cuda":
         gc.collect()  # tensors of an error's frames refer to each other
         torch.cuda.empty_cache()
+        getattr(torch._C, "_host_emptyCache", _nothing)()  # noqa: SLF001 - pinned memory; there is no public function
+
+
+def _nothing() -> None:
+    """Torch cannot give that back."""
 
 
 @contextmanager
