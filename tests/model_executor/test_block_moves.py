@@ -156,3 +156,23 @@ def test_default_swap_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swap_bytes(EngineConfig(swap_space=5), torch.device("cuda")) == 5
     monkeypatch.setattr(block_moves, "free_memory", lambda _: 800 * 2**30)
     assert swap_bytes(EngineConfig(), torch.device("cuda")) == 4 * 2**30
+
+
+def test_swap_space_that_nobody_asked_for_is_done_without(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    cuda = torch.device("cuda")
+    with pytest.raises(MemoryBudgetError, match="--swap-space needs"):
+        make_host_rows(900, 300, cuda)
+    assert make_host_rows(900, 300, cuda, asked_for=False) is None
+    assert "no swap space: 900 B of pinned memory cannot be had" in caplog.text
+    assert make_host_rows(299, 300, cuda, asked_for=False) is None
+
+
+def test_default_swap_space_wastes_no_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_moves, "free_memory", lambda _: 10 * 2**30)
+    assert swap_bytes(EngineConfig(), torch.device("cuda")) == 2 * 2**30
+    monkeypatch.setattr(block_moves, "free_memory", lambda _: 0)
+    assert swap_bytes(EngineConfig(), torch.device("cuda")) == 0

@@ -208,8 +208,13 @@ def test_a_step_on_a_device_reads_once(directory: Path, monkeypatch: pytest.Monk
     assert len(reads) == 1
 
 
-def test_close_gives_memory_back(directory: Path) -> None:
+def test_close_gives_memory_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the system too: the next engine looks at what that calls free. It lets go of what others have left as well."""
+    given_back: list[torch.device] = []
+    monkeypatch.setattr(model_runner, "release_unused", given_back.append)
     runner = load(directory)
+    assert len(given_back) == 1
     runner.close()
+    assert len(given_back) == 2
     with pytest.raises(AttributeError):
         runner.execute(SchedulerOutput(0, (row(0, [5], (1,)),), ()))

@@ -11,6 +11,7 @@ bytes for a file have to be waited for.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import shutil
@@ -29,6 +30,7 @@ from chatpaged.engine.model_executor.memory import format_bytes, free_memory
 from chatpaged.engine.scheduler_output import BlockOperation, BlockOperationKind
 from chatpaged.errors import InvalidRequestError, MemoryBudgetError
 
+_log = logging.getLogger(__name__)
 DEFAULT_CUDA_SWAP = 4 * 2**30
 
 
@@ -88,23 +90,27 @@ def swap_bytes(config: EngineConfig, device: torch.device) -> int:
     """Host memory for blocks that make room: what was asked for, else some beside a GPU. Beside a CPU there are block files already."""
     if config.swap_space is not None:
         return config.swap_space
-    return min(DEFAULT_CUDA_SWAP, free_memory(torch.device("cpu")) // 4) if device.type == "cuda" else 0
+    if device.type != "cuda":
+        return 0
+    most = min(DEFAULT_CUDA_SWAP, free_memory(torch.device("cpu")) // 4)
+    return 1 << (most.bit_length() - 1) if most else 0  # torch takes pinned memory in powers of two, whatever is asked for
 
 
-def make_host_rows(num_bytes: int, block_bytes: int, device: torch.device) -> torch.Tensor | None:
+def make_host_rows(num_bytes: int, block_bytes: int, device: torch.device, *, asked_for: bool = True) -> torch.Tensor | None:
     """Memory for blocks that make room on the device: `[num_slots, block_bytes]` uint8.
 
     Args:
         num_bytes: how much; 0 is none.
         block_bytes: bytes of a block.
         device: where the pool lies. Beside a CPU the memory is a file, of which the system keeps in memory what fits.
+        asked_for: whether the user has named the size. If not, there is none where it cannot be had.
 
     Raises:
         InvalidRequestError: it holds no block.
         MemoryBudgetError: there is not so much.
     """
     num_slots = num_bytes // block_bytes
-    if num_bytes and not num_slots:
+    if num_bytes and not num_slots and asked_for:
         raise InvalidRequestError(
             f"a swap space of {format_bytes(num_bytes)} holds no block: this model needs at least {format_bytes(block_bytes)}; "
             "use a larger --swap-space, or 0 for none"
@@ -117,6 +123,9 @@ def make_host_rows(num_bytes: int, block_bytes: int, device: torch.device) -> to
     try:
         return torch.empty((num_slots, block_bytes), dtype=torch.uint8, pin_memory=device.type == "cuda")
     except RuntimeError as error:
+        if not asked_for:  # containers and virtual machines may allow little
+            _log.warning("no swap space: %s of pinned memory cannot be had (--swap-space sets its size)", format_bytes(size))
+            return None
         raise MemoryBudgetError(f"--swap-space needs {format_bytes(size)} of pinned memory, which are not there; use less") from error
 
 

@@ -16,7 +16,7 @@ from chatpaged.engine.model_executor.block_moves import BlockMoves, make_host_ro
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache
-from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, require_memory
+from chatpaged.engine.model_executor.memory import format_bytes, free_memory, is_out_of_memory, release_unused, require_memory
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
 from chatpaged.engine.model_executor.models.loader import load_model
 from chatpaged.engine.model_executor.models.step_model import StepModel
@@ -76,6 +76,7 @@ class ModelRunner:
         device = choose_device(config.device)
         if device.type == "cpu":
             torch.set_num_threads(num_threads(config))
+        release_unused(device)  # what an engine before this one has left
         files = check_directory(directory)
         path = choose_code(directory, files, config, device, choose_dtype(config.dtype, device, stored_dtype(unpacked_type(files))))
         needed = path.weight_bytes(files)
@@ -84,7 +85,8 @@ class ModelRunner:
         with torch.inference_mode():
             loaded = load_model(directory, files, path, config, device, tell)
             kv_cache = make_pool(loaded, step_sizes(config, loaded.model.max_model_len, device), config, device, tell)
-            host = make_host_rows(swap_bytes(config, device), loaded.layout.block_bytes, device)
+            is_asked_for = config.swap_space is not None
+            host = make_host_rows(swap_bytes(config, device), loaded.layout.block_bytes, device, asked_for=is_asked_for)
         path, model = loaded.path, loaded.model
         # All that decides what a block holds. It need not be the same on another machine, as arithmetic is not.
         facts = (
@@ -154,6 +156,7 @@ class ModelRunner:
         """Drops weights and pool."""
         self._model.close()
         del self._model, self._kv_cache, self._moves
+        release_unused(self._device)
 
 
 def step_sizes(config: EngineConfig, max_model_len: int, device: torch.device) -> StepSizes:
