@@ -17,6 +17,7 @@ import itertools
 import logging
 import queue
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
@@ -287,6 +288,7 @@ class AsyncEngine:
         try:
             engine = self._factory(self._progress)
         except ChatpagedError as error:
+            _forget_locals(error)
             self._post(self._die, error)
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the top of the engine thread, as below
@@ -307,6 +309,7 @@ class AsyncEngine:
     def _fail(self, what: str, error: BaseException) -> None:
         """Tells everybody. SystemExit comes from code of models that means to end its own program."""
         _log.error(what, exc_info=error)
+        _forget_locals(error)
         dead = EngineDeadError(f"{what}: {type(error).__name__}: {error}")
         dead.__cause__ = error
         self._post(self._die, dead)
@@ -329,6 +332,13 @@ class AsyncEngine:
                 with contextlib.suppress(queue.Empty):
                     return self._commands.get(timeout=_DISK_SECONDS)
         return self._commands.get()
+
+
+def _forget_locals(error: BaseException | None) -> None:
+    """Lets go of what was being done when an error came: whoever keeps the error would keep a model's weights in memory."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def _set_result(future: asyncio.Future[T], result: T) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -17,7 +18,7 @@ from chatpaged.engine.outputs import FinishReason, RequestOutput
 from chatpaged.engine.sampling_params import SamplingParams
 from chatpaged.engine.scheduler_output import SchedulerOutput
 from chatpaged.engine.scripted import ScriptedExecutor
-from chatpaged.errors import EngineDeadError, InvalidRequestError, ModelError
+from chatpaged.errors import ChatpagedError, EngineDeadError, InvalidRequestError, ModelError
 from tests.byte_tokenizer import END, byte_tokenizer
 
 HELLO = [*b"Hello!", END]
@@ -305,6 +306,33 @@ def test_a_model_that_cannot_be_loaded() -> None:
         await engine.close()
 
     run(main)
+
+
+@pytest.mark.parametrize("kind", [ModelError, ZeroDivisionError])
+def test_whoever_keeps_the_error_keeps_no_weights(kind: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+
+    def load(weights: Weights) -> LLMEngine:
+        held.append(weakref.ref(weights))
+        try:
+            int("no number")
+        except ValueError as error:
+            raise kind("the second half did not fit") from error
+
+    async def main() -> None:
+        engine = AsyncEngine(lambda _: load(Weights()))
+        engine.start()
+        with pytest.raises(ChatpagedError, match="the second half did not fit") as caught:
+            await engine.wait_loaded()
+        assert caught.value is engine.death
+        await engine.close()
+        assert held[0]() is None
+
+    run(main)
+    assert ("could not be loaded" in caplog.text) == (kind is ZeroDivisionError)
 
 
 def test_closing_ends_open_streams() -> None:
