@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -40,6 +41,8 @@ class Device:
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *given: self.told.append(("released", given)), raising=False)
 
     def _set_mode(self, mode: int | str) -> None:
+        if mode == "error":
+            warnings.warn("a prototype feature", stacklevel=2)
         self.mode = {"error": 2}.get(mode, 0) if isinstance(mode, str) else mode
 
     @contextmanager
@@ -82,6 +85,7 @@ def make() -> CudaGraphMaker:
     return CudaGraphMaker(torch.device("cuda"))
 
 
+@pytest.mark.filterwarnings("error")
 def test_work_is_run_and_checked_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     maker = make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -59,7 +60,9 @@ class CudaGraphMaker:
 def _waiting_forbidden() -> Iterator[None]:
     """Makes whatever waits for the device an error that says so. While recording it would be one that spoils the recording."""
     mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it does not notice all that waits, says torch
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
