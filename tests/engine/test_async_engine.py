@@ -5,7 +5,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -315,12 +315,13 @@ def test_whoever_keeps_the_error_keeps_no_weights(kind: type[Exception], caplog:
 
     held: list[weakref.ref[Weights]] = []
 
-    def load(weights: Weights) -> LLMEngine:
+    def load(weights: Weights) -> NoReturn:
         held.append(weakref.ref(weights))
         try:
-            int("no number")
+            number = int("no number")
         except ValueError as error:
             raise kind("the second half did not fit") from error
+        raise AssertionError(number)
 
     async def main() -> None:
         engine = AsyncEngine(lambda _: load(Weights()))
