@@ -12,10 +12,13 @@ import torch
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor import transfers
 from chatpaged.engine.model_executor.forward_context import Logits
+from chatpaged.engine.model_executor.graphs.buckets import Bucket
+from chatpaged.engine.model_executor.graphs.step_buffers import StepBuffers
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.model_runner import ModelRunner
 from chatpaged.engine.model_executor.sampler import FIRST_CANDIDATES, queue_draws
 from chatpaged.engine.model_executor.step_draws import draw_step
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
 from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
 from tests.model_executor.test_step_draws import mixed_rows
 from tests.model_executor.tiny_models import save_family
@@ -107,4 +110,23 @@ def test_numbers_go_up_from_pinned_memory_in_one_piece(reads: list[int]) -> None
     for name in ("cu_q", "seq_lens", "block_table", "slots"):
         assert torch.equal(getattr(there.tables, name).cpu(), getattr(here.row_tables(16), name))
     assert transfers.pack([here.input_ids.numpy()], is_pinned=True).is_pinned()
+    assert not reads
+
+
+def test_a_graphs_input_is_filled_without_waiting(reads: list[int]) -> None:
+    rows = tuple(ScheduledRow(i, (7, 8), 15, (3 + i, 9 + i), ()) for i in range(3))
+    numbers = StepNumbers.lay_out(rows, 16)
+    bucket = Bucket(8, 5, only_single=False)
+    filled = []
+    for device in ("cpu", "cuda"):
+        buffers = StepBuffers(16, 6, 4, torch.device(device))
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("error")
+        buffers.clear(bucket)
+        buffers.fill(bucket, numbers)
+        torch.cuda.set_sync_debug_mode("default")
+        given = buffers.input(bucket)
+        filled.append([given.input_ids, given.positions, given.logits_rows, given.rows.slots, given.rows.cu_q, given.rows.seq_lens])
+    for here, there in zip(*filled, strict=True):
+        assert torch.equal(there.cpu(), here)
     assert not reads

@@ -218,3 +218,24 @@ def test_close_gives_memory_back(directory: Path, monkeypatch: pytest.MonkeyPatc
     assert len(given_back) == 2
     with pytest.raises(AttributeError):
         runner.execute(SchedulerOutput(0, (row(0, [5], (1,)),), ()))
+
+
+def test_block_moves_alone_take_as_long_as_the_device_works_on_them(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load(directory)
+    copies = [BlockOperation(BlockOperationKind.COPY, 1, 2)]
+    assert 0 < runner.move(copies) < 60
+
+    class Times:
+        """Of a device that goes on for long after everything was queued."""
+
+        def __init__(self, device: torch.device) -> None:
+            self.marks = 0
+
+        def mark(self) -> None:
+            self.marks += 1
+
+        def seconds(self) -> list[float]:
+            return [7.0, 0.0][: self.marks + 1]
+
+    monkeypatch.setattr(model_runner, "StepTimes", Times)
+    assert runner.move(copies) == 7.0

@@ -16,7 +16,6 @@ import mmap
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,12 +47,10 @@ class BlockMoves:
         self.host = host
         self.exchange: BlockExchange | None = None
 
-    def apply(self, operations: Iterable[BlockOperation]) -> float:
-        """Carries out operations in order. Returns the seconds it took."""
-        begin = time.perf_counter()
+    def apply(self, operations: Iterable[BlockOperation]) -> None:
+        """Carries out operations in order; beside a GPU, queues them."""
         for operation in operations:
             self._apply(operation.kind, operation.source, operation.destination)
-        return time.perf_counter() - begin
 
     def _apply(self, kind: BlockOperationKind, source: int, destination: int) -> None:
         if kind is BlockOperationKind.COPY:

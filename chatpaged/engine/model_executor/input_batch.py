@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from chatpaged.engine.model_executor import transfers
-from chatpaged.engine.model_executor.step_numbers import RowNumbers, RowSpan, TokenNumbers
+from chatpaged.engine.model_executor.step_numbers import RowNumbers, RowSpan, StepNumbers
 from chatpaged.engine.scheduler_output import SchedulerOutput
 
 __all__ = ("InputBatch", "RowSpan", "RowTables")
@@ -62,13 +62,18 @@ class InputBatch:
 
     @classmethod
     def build(cls, output: SchedulerOutput, block_size: int, device: torch.device) -> InputBatch:
-        """Lays out a step, with one transfer."""
-        numbers = TokenNumbers.lay_out(output.rows, block_size)
+        """Lays out a step and uploads it."""
+        return cls.upload(StepNumbers.lay_out(output.rows, block_size), device)
+
+    @classmethod
+    def upload(cls, numbers: StepNumbers, device: torch.device) -> InputBatch:
+        """A step on a device, with one transfer."""
+        tokens = numbers.tokens
         if transfers.is_host(device):
-            (ids, positions, blocks, offsets), logits_rows = transfers.upload((numbers.columns, numbers.logits_rows), device)
+            (ids, positions, blocks, offsets), logits_rows = transfers.upload((tokens.columns, tokens.logits_rows), device)
             return cls(ids, positions, blocks, offsets, logits_rows, numbers.spans)
-        rows = RowNumbers.lay_out(numbers.spans, output.num_tokens)
-        arrays = (numbers.columns, numbers.logits_rows, rows.cu_q, rows.seq_lens, rows.block_table, numbers.slots(block_size))
+        rows = numbers.rows
+        arrays = (tokens.columns, tokens.logits_rows, rows.cu_q, rows.seq_lens, rows.block_table, numbers.slots)
         (ids, positions, blocks, offsets), logits_rows, cu_q, seq_lens, block_table, slots = transfers.upload(arrays, device)
         return cls(ids, positions, blocks, offsets, logits_rows, numbers.spans, RowTables(cu_q, seq_lens, block_table, slots))
 

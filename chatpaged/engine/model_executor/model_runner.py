@@ -27,6 +27,7 @@ from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache
 from chatpaged.engine.model_executor.pool_maker import make_pool
 from chatpaged.engine.model_executor.step_draws import draw_step
 from chatpaged.engine.model_executor.step_memory import StepSizes
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
 from chatpaged.engine.model_executor.step_times import StepTimes
 from chatpaged.engine.model_executor.weights import choose_dtype, stored_dtype
 from chatpaged.engine.scheduler_output import BlockOperation, SchedulerOutput
@@ -114,8 +115,12 @@ class ModelRunner:
 
     def move(self, operations: Iterable[BlockOperation]) -> float:
         """See `ModelExecutor.move`."""
+        times = StepTimes(self._device)
         with torch.inference_mode():
-            return self._moves.apply(operations)
+            self._moves.apply(operations)
+        times.mark()
+        moved, _ = times.seconds()
+        return moved
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """See `ModelExecutor.execute`."""
@@ -124,9 +129,11 @@ class ModelRunner:
             with torch.inference_mode():
                 self._moves.apply(output.operations)
                 times.mark()
-                batch = InputBatch.build(output, self._kv_cache.layout.block_size, self._device)
+                numbers = StepNumbers.lay_out(output.rows, self._kv_cache.layout.block_size)
                 times.mark()
-                logits = self._model.forward(batch, self._kv_cache)
+                logits = self._model.replay(numbers)
+                if logits is None:
+                    logits = self._model.forward(InputBatch.upload(numbers, self._device), self._kv_cache)
                 times.mark()
                 token_ids, logprobs = draw_step(self._model.draw, logits, output.rows)
         except (RuntimeError, MemoryError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, repeat
 
 import numpy as np
@@ -74,11 +75,6 @@ class TokenNumbers:
         np.remainder(columns[1], block_size, out=columns[3])
         return cls(columns, np.array(logits_rows, np.int64), tuple(spans))
 
-    def slots(self, block_size: int) -> npt.NDArray[np.int64]:
-        """Where keys and values of each token go, int64 `[T]`: blocks have `block_size` slots, one after another."""
-        slots: npt.NDArray[np.int64] = self.columns[2] * block_size + self.columns[3]
-        return slots
-
 
 def _slot_blocks(start: int, length: int, table: tuple[int, ...], block_size: int) -> Iterable[int]:
     """The block of each of some tokens that follow each other."""
@@ -115,3 +111,42 @@ class RowNumbers:
         return cls(
             np.array([*(span.begin for span in spans), num_tokens], np.int32), np.array([span.num_keys for span in spans], np.int32), table
         )
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """A step.
+
+    Attributes:
+        tokens: all of them.
+        block_size: tokens of a KV block.
+    """
+
+    tokens: TokenNumbers
+    block_size: int
+
+    @classmethod
+    def lay_out(cls, rows: Sequence[ScheduledRow], block_size: int) -> StepNumbers:
+        """Those of these rows."""
+        return cls(TokenNumbers.lay_out(rows, block_size), block_size)
+
+    @property
+    def spans(self) -> tuple[RowSpan, ...]:
+        """Where the rows lie."""
+        return self.tokens.spans
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows."""
+        return int(self.tokens.columns.shape[1])
+
+    @cached_property
+    def rows(self) -> RowNumbers:
+        """The rows for kernels. Where attention reads the spans, nobody needs them."""
+        return RowNumbers.lay_out(self.spans, self.num_tokens)
+
+    @cached_property
+    def slots(self) -> npt.NDArray[np.int64]:
+        """Where keys and values of each token go, int64 `[T]`: blocks have `block_size` slots, one after another."""
+        slots: npt.NDArray[np.int64] = self.tokens.columns[2] * self.block_size + self.tokens.columns[3]
+        return slots

@@ -20,7 +20,8 @@ from chatpaged.engine.model_executor.graphs.step_buffers import StepBuffers
 from chatpaged.engine.model_executor.graphs.step_graphs import StepGraphs
 from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.kv_cache import KVCache, KVLayout
-from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow, SchedulerOutput
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
+from chatpaged.engine.scheduler_output import SampleRow, ScheduledRow
 from tests.model_executor.graphs.recording import RecordedGraph, Recordings, StaticAttention
 from tests.model_executor.harness import load
 from tests.model_executor.logits import Model
@@ -70,7 +71,7 @@ class World:
         graphs = StepGraphs(forward, StepBuffers(80, MAX_SEQS + 1, BLOCKS_EACH, CPU), maker)
         return cls(model, (eager, replayed), maker, graphs, random.Random(seed))
 
-    def step(self, number: int, *, only_single: bool) -> None:
+    def step(self, *, only_single: bool) -> None:
         """A step of some sequences, each going on where it is; those at their end begin anew."""
         rows = []
         for seq in self.random.sample(range(MAX_SEQS), self.random.randint(1, MAX_SEQS)):
@@ -82,23 +83,24 @@ class World:
             table = [1 + ((seq + 3 * block) % BLOCKS_EACH) * MAX_SEQS + seq for block in range(-(-(start + count) // BLOCK_SIZE))]
             rows.append(ScheduledRow(seq, ids, start, tuple(table), SAMPLE if self.random.random() < 0.8 else ()))
             self.lengths[seq] = start + count
-        self.compute(InputBatch.build(SchedulerOutput(number, tuple(rows), ()), BLOCK_SIZE, CPU))
+        self.compute(StepNumbers.lay_out(rows, BLOCK_SIZE))
 
-    def compute(self, batch: InputBatch) -> None:
+    def compute(self, numbers: StepNumbers) -> None:
         eager, _ = self.caches
+        batch = InputBatch.upload(numbers, CPU)
         with forward_context(TorchPagedAttention(batch, eager)):
             expected = self.model.forward(batch.input_ids, batch.positions, batch.logits_rows)
-        bucket = self.graphs.bucket(batch)
+        bucket = self.graphs.bucket(numbers)
         assert bucket is not None
         self.padded += bucket.num_tokens - len(batch.input_ids)
-        logits = self.graphs.replay(bucket, batch, StepRows.build(batch, BLOCK_SIZE))
+        logits = self.graphs.replay(bucket, numbers)
         assert logits.shape == expected.shape
         if len(logits):
             self.worst = max(self.worst, float((logits - expected).abs().max().nan_to_num(torch.inf)))
 
     def run(self, steps: int) -> None:
-        for number in range(steps):
-            self.step(number, only_single=self.random.random() < 0.5)
+        for _ in range(steps):
+            self.step(only_single=self.random.random() < 0.5)
 
 
 EXACT = 1e-9
@@ -144,7 +146,7 @@ def test_what_is_too_large_is_left_to_others(model_directory: Callable[[str], Pa
 
         def bucket(count: int, length: int, blocks: int) -> Bucket | None:
             rows = tuple(ScheduledRow(seq, (5,) * length, 0, (1,) * blocks, SAMPLE) for seq in range(count))
-            return world.graphs.bucket(InputBatch.build(SchedulerOutput(0, rows, ()), BLOCK_SIZE, CPU))
+            return world.graphs.bucket(StepNumbers.lay_out(rows, BLOCK_SIZE))
 
         assert bucket(2, 1, 1) == Bucket(2, 2, only_single=True)
         assert bucket(3, 1, 1) is None
@@ -155,15 +157,20 @@ def test_what_is_too_large_is_left_to_others(model_directory: Callable[[str], Pa
 # --- tests of the tests: mistakes that have been made elsewhere -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", ["_slots", "_cu_q"])
+@pytest.mark.parametrize("kept", ["slots", "cu_q"])
 def test_tails_of_an_earlier_step_would_show(kept: str, model_directory: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     fill = StepBuffers.fill
 
-    def fill_without_tail(self: StepBuffers, bucket: Bucket, batch: InputBatch, rows: StepRows) -> None:
-        before = getattr(self, kept).clone()
-        fill(self, bucket, batch, rows)
-        used = len(rows.slots if kept == "_slots" else rows.cu_q)
-        getattr(self, kept)[used:] = before[used:]
+    # Of each bucket, as each has a layout of its own.
+    left: dict[Bucket, torch.Tensor] = {}
+
+    def fill_without_tail(self: StepBuffers, bucket: Bucket, numbers: StepNumbers) -> None:
+        fill(self, bucket, numbers)
+        field = getattr(self.input(bucket).rows, kept)
+        used = numbers.num_tokens if kept == "slots" else len(numbers.spans) + 1
+        if bucket in left:
+            field[used:] = left[bucket][used:]
+        left[bucket] = field.clone()
 
     monkeypatch.setattr(StepBuffers, "fill", fill_without_tail)
     with torch.inference_mode():
@@ -209,40 +216,65 @@ def test_what_waits_for_the_device_cannot_be_recorded(model_directory: Callable[
 def test_what_a_larger_step_has_left_is_padding_again() -> None:
     """Also in a step that fills its bucket, but asks for fewer logits: rows that are not there would be looked up."""
     buffers = StepBuffers(8, 3, 4, CPU)
-    for length, sampling in ((1, (0, 1)), (4, (0, 1)), (1, ()), (1, (0, 1))):
-        rows = tuple(ScheduledRow(seq, (5,) * length, 6, (1, 2, 3), SAMPLE if seq in sampling else ()) for seq in range(2))
-        batch = InputBatch.build(SchedulerOutput(0, rows, ()), BLOCK_SIZE, CPU)
-        bucket = Bucket(2, 2, only_single=True) if length == 1 else Bucket(8, 3, only_single=False)
-        step = StepRows.build(batch, BLOCK_SIZE)
-        buffers.fill(bucket, batch, step)
-        filled = buffers.rows(bucket)
+    decodes, mixed = Bucket(3, 3, only_single=True), Bucket(8, 3, only_single=False)
+    for length, seqs, sampling in ((1, 3, (0, 1)), (4, 2, (0, 1)), (1, 1, ()), (2, 3, (1,)), (1, 2, (0, 1))):
+        rows = tuple(ScheduledRow(seq, (5,) * length, 6, (1, 2, 3), SAMPLE if seq in sampling else ()) for seq in range(seqs))
+        bucket = decodes if length == 1 else mixed
+        buffers.fill(bucket, StepNumbers.lay_out(rows, BLOCK_SIZE))
+        given, tokens, spare = buffers.input(bucket), length * seqs, 3 - seqs
+        room = bucket.num_tokens - tokens
         wanted = [length * (seq + 1) - 1 for seq in sampling]
-        assert buffers.logits_rows[: bucket.num_seqs].tolist() == wanted + [0] * (bucket.num_seqs - len(wanted))
-        assert filled.seq_lens.tolist() == [6 + length] * 2 + [0] * (bucket.num_seqs - 2)
-        assert filled.cu_q.tolist() == [0, length, 2 * length] + [bucket.num_tokens] * (bucket.num_seqs - 2)
-        assert filled.block_table[:2, :3].tolist() == [[1, 2, 3]] * 2
+        assert given.input_ids.tolist() == [5] * tokens + [0] * room
+        assert given.positions.tolist() == [6 + i for i in range(length)] * seqs + [0] * room
+        assert given.logits_rows.tolist() == wanted + [0] * (3 - len(wanted))
+        assert (
+            given.rows.slots.tolist()
+            == [(2 + (6 + i) // BLOCK_SIZE - 1) * BLOCK_SIZE + (6 + i) % 4 for i in range(length)] * seqs + [-1] * room
+        )
+        assert given.rows.seq_lens.tolist() == [6 + length] * seqs + [0] * spare
+        begins = list(range(0, tokens + 1, length))
+        assert given.rows.cu_q.tolist() == begins + (list(range(seqs + 1, 4)) if length == 1 else [8] * spare)
+        assert given.rows.block_table[:, :3].tolist() == [[1, 2, 3]] * seqs + [[0] * 3] * spare
+        assert given.rows.only_single == (length == 1)
 
 
-def test_filling_copies_no_single_number() -> None:
-    """A number that is put where there is but one is a copy from the host, which would have to be waited for."""
+def test_a_cleared_bucket_is_padding_alone() -> None:
+    buffers, bucket = StepBuffers(8, 3, 4, CPU), Bucket(4, 2, only_single=False)
+    buffers.fill(bucket, StepNumbers.lay_out((ScheduledRow(0, (5, 6), 0, (1,), SAMPLE),), BLOCK_SIZE))
+    buffers.clear(bucket)
+    given = buffers.input(bucket)
+    for found, padding in (
+        (given.input_ids, [0] * 4),
+        (given.positions, [0] * 4),
+        (given.logits_rows, [0] * 2),
+        (given.rows.slots, [-1] * 4),
+        (given.rows.seq_lens, [0] * 2),
+        (given.rows.cu_q, [0, 4, 4]),
+        (given.rows.block_table, [[0] * 4] * 2),
+    ):
+        assert found.tolist() == padding
+
+
+def test_filling_is_three_copies_and_none_of_a_single_number() -> None:
+    """Each is work to queue; and a number that is put where there is but one is copied from the host, and waited for."""
     buffers = StepBuffers(8, 3, 4, CPU)
-    rows = (ScheduledRow(0, (5, 6), 0, (1,), SAMPLE),)
-    batch = InputBatch.build(SchedulerOutput(0, rows, ()), BLOCK_SIZE, CPU)
-    step = StepRows.build(batch, BLOCK_SIZE)
+    numbers = StepNumbers.lay_out((ScheduledRow(0, (5, 6), 0, (1,), SAMPLE),), BLOCK_SIZE)
     with _Copies() as copies:
-        buffers.fill(Bucket(8, 3, only_single=False), batch, step)
-    assert copies.dimensions
-    assert 0 not in copies.dimensions
+        buffers.fill(Bucket(8, 3, only_single=False), numbers)
+    assert copies.dimensions == [1, 2]  # and the table's to the device, which is none on a CPU
+    assert not copies.fills
 
 
 class _Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The dimensions of what is copied from."""
+    """The dimensions of what is copied, and how often something is filled with one number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dimensions: list[int] = []
+        self.fills = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if "copy_" in func._schema.name:
             self.dimensions.append(args[1].dim())
+        self.fills += "fill" in func._schema.name
         return func(*args, **(kwargs or {}))

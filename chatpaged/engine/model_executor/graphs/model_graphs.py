@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 import torch
 
 from chatpaged.engine.config import EngineConfig
-from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.forward_context import Logits
 from chatpaged.engine.model_executor.graphs.buckets import Bucket
 from chatpaged.engine.model_executor.graphs.cuda_graphs import CudaGraphMaker
 from chatpaged.engine.model_executor.graphs.step_buffers import StepBuffers
 from chatpaged.engine.model_executor.graphs.step_graphs import Forward, GraphMaker, StepGraphs
-from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.memory import first_error, is_out_of_memory
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
 
 
 class ModelGraphs:
@@ -102,15 +101,9 @@ class ModelGraphs:
         """Forgets all graphs, and gives their memory back."""
         self._graphs = None
 
-    def replay(self, batch: InputBatch, block_size: int) -> Logits | None:
-        """Computes a step, if there is a graph for it.
-
-        Args:
-            batch: the step.
-            block_size: tokens of a KV block.
-        """
-        bucket = self._graphs.bucket(batch) if self._graphs is not None else None
+    def replay(self, numbers: StepNumbers) -> Logits | None:
+        """Computes a step, if there is a graph for it."""
+        bucket = self._graphs.bucket(numbers) if self._graphs is not None else None
         if self._graphs is None or bucket is None:
             return None
-        logits = self._graphs.replay(bucket, batch, StepRows.build(batch, block_size))
-        return Logits(logits, padding=bucket.num_tokens - len(batch.input_ids))
+        return Logits(self._graphs.replay(bucket, numbers), padding=bucket.num_tokens - numbers.num_tokens)

@@ -10,7 +10,7 @@ import torch
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 from chatpaged.engine.model_executor.graphs.buckets import Bucket, choose_bucket
 from chatpaged.engine.model_executor.graphs.step_buffers import StepBuffers
-from chatpaged.engine.model_executor.input_batch import InputBatch
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
 
 Forward: TypeAlias = Callable[[StepRows, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """A model: a step's sequences, `input_ids` and `positions` `[T]`, `logits_rows` `[N]` give logits `[N, vocabulary]`."""
@@ -81,39 +81,36 @@ class StepGraphs:
 
         Logits are copied to the same place by all graphs: kept by each, those of a large vocabulary would take gigabytes.
         """
-        buffers, tokens = self._buffers, bucket.num_tokens
-        rows = buffers.rows(bucket)
-        ids, positions, logits_rows = buffers.input_ids[:tokens], buffers.positions[:tokens], buffers.logits_rows[: bucket.num_seqs]
+        given = self._buffers.input(bucket)
 
         def run() -> None:
-            logits = self._forward(rows, ids, positions, logits_rows)
+            logits = self._forward(given.rows, given.input_ids, given.positions, given.logits_rows)
             if self._logits is None:
-                self._logits = logits.new_empty(len(buffers.logits_rows), logits.shape[1])
+                self._logits = logits.new_empty(self._buffers.max_seqs, logits.shape[1])
             self._logits[: len(logits)] = logits
 
         return run
 
-    def bucket(self, batch: InputBatch) -> Bucket | None:
+    def bucket(self, numbers: StepNumbers) -> Bucket | None:
         """The bucket that a step would be padded to; None if it is too large for all."""
-        spans = batch.spans
+        spans = numbers.spans
         if any(len(span.block_table) > self._buffers.max_blocks for span in spans):
             return None
         only_single = all(span.length == 1 for span in spans)
-        return choose_bucket(tuple(self._graphs), len(batch.input_ids), len(spans), only_single=only_single)
+        return choose_bucket(tuple(self._graphs), numbers.num_tokens, len(spans), only_single=only_single)
 
-    def replay(self, bucket: Bucket, batch: InputBatch, rows: StepRows) -> torch.Tensor:
+    def replay(self, bucket: Bucket, numbers: StepNumbers) -> torch.Tensor:
         """Computes a step.
 
         Args:
             bucket: that of the step.
-            batch: the step.
-            rows: its sequences.
+            numbers: the step.
 
         Returns:
             Logits `[R, vocabulary]`, until the next replay.
         """
-        self._buffers.fill(bucket, batch, rows)
+        self._buffers.fill(bucket, numbers)
         self._graphs[bucket].replay()
         if self._logits is None:
             raise RuntimeError("no graph was recorded")
-        return self._logits[: len(batch.logits_rows)]
+        return self._logits[: len(numbers.tokens.logits_rows)]

@@ -24,6 +24,7 @@ from chatpaged.engine.model_executor.native.library import NativeError, Team
 from chatpaged.engine.model_executor.native.packing import interleave, pack, packed_bytes
 from chatpaged.engine.model_executor.native_kv_cache import NativeKVCache, NativeKVLayout
 from chatpaged.engine.model_executor.quantized_weights import load_quantized, quantized_file, save_quantized
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
 from chatpaged.engine.scheduler_output import SampleRow
 from chatpaged.engine.weight_files import WeightFiles
 from chatpaged.errors import MemoryBudgetError, ModelError
@@ -249,6 +250,9 @@ class NativeDenseModel:
         return Logits(logits[:, : self.vocab_size], tokens)
 
     graphs = (0, "")
+
+    def replay(self, numbers: StepNumbers) -> Logits | None:
+        """See `StepModel.replay`."""
 
     def record_graphs(self, kv_cache: NativeKVCache, max_blocks: int, buckets: Sequence[Bucket], tell: Callable[[str], None]) -> int:  # noqa: ARG002 - the protocol's
         """See `StepModel.record_graphs`: a step is one call already."""

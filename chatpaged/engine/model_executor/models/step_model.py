@@ -19,6 +19,7 @@ from chatpaged.engine.model_executor.input_batch import InputBatch
 from chatpaged.engine.model_executor.native.draws import draw_tokens
 from chatpaged.engine.model_executor.native.library import Team
 from chatpaged.engine.model_executor.sampler import queue_draws
+from chatpaged.engine.model_executor.step_numbers import StepNumbers
 from chatpaged.engine.scheduler_output import SampleRow
 
 
@@ -39,6 +40,9 @@ class StepModel(Protocol):
 
     def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """Stores keys and values of the batch's tokens, and computes the logits that it asks for."""
+
+    def replay(self, numbers: StepNumbers) -> Logits | None:
+        """The same by a graph on the pool that it was recorded for; None if there is none for the step."""
 
     def record_graphs(self, kv_cache: Any, max_blocks: int, buckets: Sequence[Bucket], tell: Callable[[str], None]) -> int:
         """Records graphs of steps on a pool, in place of those there are; see `ModelGraphs.record`. Returns how many there are now."""
@@ -106,11 +110,12 @@ class TorchStepModel:
 
     def forward(self, batch: InputBatch, kv_cache: Any) -> Logits:
         """See `StepModel.forward`."""
-        replayed = self._graphs.replay(batch, kv_cache.layout.block_size)
-        if replayed is not None:
-            return replayed
         with forward_context(self._attention(batch, kv_cache)):
             return Logits(self._model.forward(batch.input_ids, batch.positions, batch.logits_rows))
+
+    def replay(self, numbers: StepNumbers) -> Logits | None:
+        """See `StepModel.replay`."""
+        return self._graphs.replay(numbers)
 
     def _attention(self, batch: InputBatch, kv_cache: Any) -> PagedAttention:
         if self._team is not None:
