@@ -27,7 +27,12 @@ _ANYWHERE = {"key_scales", "value_scales"}
 
 
 def compile_case(case: Case) -> dict[str, int]:
-    """Compiles a kernel. Returns the shared memory of a program and the size of its code, in bytes, and how often it converts FP8."""
+    """Compiles a kernel.
+
+    Returns:
+        The shared memory of a program and the size of its code, in bytes; how often it converts FP8; and how many tiles of keys there is
+        room for in shared memory, 0 where there is nothing that would be loaded ahead.
+    """
     itemsize = _TYPES[case.dtype].itemsize
     single = case.kernel in {"single", "split"}
     launch = kernels.choose_launch(single=single, groups=case.groups, key_dim=case.head_dim, value_dim=case.head_dim, itemsize=itemsize)
@@ -51,6 +56,7 @@ def compile_case(case: Case) -> dict[str, int]:
         "UPCAST": False,
         "HEADS": 8,
         "HEADS_PAD": 8,
+        "FOLDED": kernels.FOLDED_CHUNKS,
     }
     kernel: Any = {"combine": kernels.combine_kernel, "write": kernels.write_kernel}.get(case.kernel, kernels.attention_kernel)
     return _compile(case, kernel, constants, {"num_warps": launch.warps, "num_stages": launch.stages})
@@ -95,7 +101,8 @@ def _compile(case: Case, kernel: Any, constants: dict[str, Any], options: dict[s
         options=options | {"enable_fp_fusion": True},
     )
     conversions = len(re.findall(r"cvt\.\S*e4m3x2", compiled.asm["ptx"]))
-    return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"]), "fp8": conversions}
+    room = [int(count) for count in re.findall(r"local_alloc : \(\) -> !ttg.memdesc<(\d+)x\d+x\d+x", compiled.asm["ttgir"])]
+    return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"]), "fp8": conversions, "ahead": max(room, default=0)}
 
 
 def _type(name: str, case: Case) -> str:

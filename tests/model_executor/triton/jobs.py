@@ -48,6 +48,8 @@ COMPILED = [
     Case("heads none", 80, "fp32"),
     Case("heads head", 80),
     Case("several", 100, fp8=True),
+    Case("split", 120),
+    Case("several", 120, "bf16", 128),
 ]
 
 # Each entry of the table of launch parameters.

@@ -16,10 +16,10 @@ from tests.model_executor.triton.processes import Processes, has_triton
 
 pytestmark = pytest.mark.skipif(not has_triton(), reason="triton is not installed")
 
-SHARED_MEMORY = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
-"""Bytes that a program may take, by compute capability."""
 LEAST_SHARED_MEMORY = 99 * 1024
-"""Of all chips from 8.0 on: 8.6, 8.9 and 12.0 have no more."""
+"""Bytes that a program may take on all chips from 8.0 on: 8.6, 8.9 and 12.0 have no more."""
+SHARED_MEMORY = {80: LEAST_SHARED_MEMORY, 89: LEAST_SHARED_MEMORY, 90: 227 * 1024, 100: 227 * 1024, 120: LEAST_SHARED_MEMORY}
+"""By compute capability; what runs on 8.0 runs on 8.6 as well."""
 
 
 def no_interpreter() -> str:
@@ -62,7 +62,9 @@ def test_compiled_ahead_of_time(job: str, capability: int, processes: Processes)
     for case, result in found.items():
         assert result["bytes"] > 0
         assert bool(result["fp8"]) == case.fp8, case
-        assert result["shared"] <= min(SHARED_MEMORY[capability], LEAST_SHARED_MEMORY), case
+        assert result["shared"] <= SHARED_MEMORY[capability], case
+        # The next tile of keys is on its way while one is computed; of several tokens with wide heads there is that much work.
+        assert result["ahead"] >= 2 or case.kernel not in {"single", "split"}, case
 
 
 @pytest.mark.parametrize("job", ["compile products"])

@@ -92,10 +92,13 @@ def _attend_keys(
     total = tl.zeros([ROWS], tl.float32)
     result = tl.zeros([ROWS, VALUE_PAD], tl.float32)
 
-    for start in range(begin // TILE * TILE, end, TILE):
+    first = begin // TILE * TILE
+    key = first + tl.arange(0, TILE)
+    # Loaded a tile ahead: where keys lie has to be known before they can be loaded ahead of their use themselves.
+    block = tl.load(table + key // BLOCK_SIZE, mask=(key >= begin) & (key < end), other=0)
+    for start in range(first, end, TILE):
         key = start + tl.arange(0, TILE)
         stored = (key >= begin) & (key < end)
-        block = tl.load(table + key // BLOCK_SIZE, mask=stored, other=0)
         at = block.to(tl.int64) * block_stride + (key % BLOCK_SIZE) * slot_stride + kv_head * head_stride
         # What nobody attends to is not even read: it may be no number, and 0 x NaN is NaN.
         k = tl.load(keys + at[None, :] + key_dims[:, None], mask=stored[None, :] & (key_dims < KEY_DIM)[:, None], other=0.0)
@@ -131,6 +134,7 @@ def _attend_keys(
             v = v.to(tl.float32)
         result = tl.dot(weights, v, result * factor[:, None], input_precision="ieee")
         best = largest
+        block = tl.load(table + (key + TILE) // BLOCK_SIZE, mask=key + TILE < end, other=0)
     return best, total, result
 
 
@@ -335,10 +339,11 @@ def combine_kernel(
     CHUNK: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    FOLDED: tl.constexpr,
 ):
-    """Folds the chunks of a sequence of one token, from the first to the last: grid `(num_seqs, heads)`.
+    """Folds the chunks of a sequence of one token, some at once, from the first to the last: grid `(num_seqs, heads)`.
 
-    Arguments as for `attention_kernel`; `num_chunks` is what there is room for.
+    Arguments as for `attention_kernel`; `num_chunks` is what there is room for, and FOLDED, a power of two, how many are added up at once.
     """
     sequence = tl.program_id(0)
     head = tl.program_id(1)
@@ -349,29 +354,35 @@ def combine_kernel(
     end = tl.load(seq_lens + sequence)
     if WINDOW > 0:
         begin = tl.maximum(end - WINDOW, 0)
-    value_dims = tl.arange(0, VALUE_PAD)
+    first = begin // CHUNK
+    last = (end + CHUNK - 1) // CHUNK
+    value_dims = tl.arange(0, VALUE_PAD)[None, :]
     in_use = value_dims < VALUE_DIM
     row = sequence.to(tl.int64) * tl.num_programs(1) + head
     best = tl.full([1], float("-inf"), tl.float32)
     total = tl.zeros([1], tl.float32)
     result = tl.zeros([1, VALUE_PAD], tl.float32)
-    for chunk in range(begin // CHUNK, (end + CHUNK - 1) // CHUNK):
+    # From a multiple of FOLDED on, so that which chunks are added up at once depends on nothing but the sequence.
+    for start in range(first // FOLDED * FOLDED, last, FOLDED):
+        chunk = start + tl.arange(0, FOLDED)
+        stored = (chunk >= first) & (chunk < last)
         index = row * num_chunks + chunk
-        score = tl.load(partial_sums + index * 2)
-        largest = tl.maximum(best, score)
+        scores = tl.load(partial_sums + index * 2, mask=stored, other=float("-inf"))
+        sums = tl.load(partial_sums + index * 2 + 1, mask=stored, other=0.0)
+        parts = tl.load(partial_values + (index * VALUE_DIM)[:, None] + value_dims, mask=stored[:, None] & in_use, other=0.0)
+        largest = tl.maximum(best, tl.max(scores, 0))
         finite = tl.where(largest == float("-inf"), 0.0, largest)
         before = tl.exp2(best - finite)
-        now = tl.exp2(score - finite)
-        part = tl.load(partial_values + index * VALUE_DIM + value_dims, mask=in_use, other=0.0)
-        result = result * before[:, None] + part[None, :] * now[:, None]
-        total = total * before + tl.load(partial_sums + index * 2 + 1) * now
+        now = tl.exp2(scores - finite)
+        result = result * before[:, None] + tl.sum(parts * now[:, None], 0)[None, :]
+        total = total * before + tl.sum(sums * now, 0)
         best = largest
     sink = best
     if HAS_SINKS:
         sink = tl.full([1], 0.0, tl.float32) + tl.load(sinks + head)
     result = _finish(result, best, total, sink, HAS_SINKS)
-    to = out + ((row_begin.to(tl.int64) * tl.num_programs(1) + head) * VALUE_DIM) + value_dims[None, :]
-    tl.store(to, result.to(out.dtype.element_ty), mask=in_use[None, :])
+    to = out + ((row_begin.to(tl.int64) * tl.num_programs(1) + head) * VALUE_DIM) + value_dims
+    tl.store(to, result.to(out.dtype.element_ty), mask=in_use)
 
 
 @triton.jit(do_not_specialize_on_alignment=(*_STEP_TENSORS, *_SCALES))
@@ -477,20 +488,27 @@ class Launch:
     programs: int = 1024
 
 
-# By the most bytes of one head of one key.
+FOLDED_CHUNKS = 16
+"""Chunks that `combine_kernel` adds up at once: one after the other, each would be waited for."""
+# By the most bytes of one head of one key. With mma instructions, stages less one are as many tiles as are being loaded; with one
+# buffer, a tile would only be asked for when the one before it has been computed.
 _SINGLE = {
     256: Launch(rows=16, tile=64, warps=4, stages=3),
     512: Launch(rows=16, tile=32, warps=4, stages=3),
-    1024: Launch(rows=16, tile=16, warps=4, stages=3),
 }
 _SEVERAL = {
-    256: Launch(rows=128, tile=64, warps=8, stages=2),
+    256: Launch(rows=128, tile=64, warps=8, stages=3),
     512: Launch(rows=64, tile=32, warps=8, stages=2),
 }
-# Exact products of float32 are made of many instructions: with more rows, registers do not suffice.
+# Exact products of float32 are made of many instructions: with more rows or fewer warps, registers do not suffice.
+_SINGLE_FLOAT32 = {
+    256: Launch(rows=16, tile=64, warps=4, stages=3),
+    512: Launch(rows=16, tile=32, warps=8, stages=3),
+    1024: Launch(rows=16, tile=16, warps=8, stages=3),
+}
 _SEVERAL_FLOAT32 = {
-    512: Launch(rows=32, tile=32, warps=4, stages=2),
-    1024: Launch(rows=32, tile=16, warps=4, stages=2),
+    512: Launch(rows=32, tile=32, warps=8, stages=2),
+    1024: Launch(rows=32, tile=16, warps=8, stages=2),
 }
 
 
@@ -505,7 +523,8 @@ def choose_launch(*, single: bool, groups: int, key_dim: int, value_dim: int, it
         itemsize: bytes of an element.
     """
     row_bytes = max(16, padded(max(key_dim, value_dim))) * itemsize
-    launches = _SINGLE if single else _SEVERAL_FLOAT32 if itemsize == 4 else _SEVERAL
+    halves, wide = (_SINGLE, _SINGLE_FLOAT32) if single else (_SEVERAL, _SEVERAL_FLOAT32)
+    launches = wide if itemsize == 4 else halves
     launch = launches[min(most for most in launches if row_bytes <= most)]
     return replace(launch, rows=max(launch.rows, padded(groups)))
 
@@ -666,7 +685,16 @@ def attend(
         )
         if not direct:
             combine_kernel[(num_seqs, heads)](
-                out, partial_values, partial_sums, rows.cu_q, rows.seq_lens, sinks, chunks, **shape, enable_fp_fusion=True
+                out,
+                partial_values,
+                partial_sums,
+                rows.cu_q,
+                rows.seq_lens,
+                sinks,
+                chunks,
+                **shape,
+                FOLDED=FOLDED_CHUNKS,
+                enable_fp_fusion=True,
             )
     return out
 
