@@ -8,7 +8,6 @@ from typing import cast
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from chatpaged.chat import Chat, ChatState
 from chatpaged.engine_host import HostState
@@ -22,6 +21,7 @@ from chatpaged.ui.collector import calm_collector
 from chatpaged.ui.surfaces import AppSurface
 from chatpaged.ui.widgets.chat_pane import ChatPane
 from chatpaged.ui.widgets.engine_panel import WITHOUT, EnginePanel
+from chatpaged.ui.widgets.key_line import KeyLine
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.sidebar import Sidebar
 from chatpaged.ui.widgets.title_bar import TitleBar
@@ -95,7 +95,7 @@ class ChatsScreen(Screen[None]):
             with Horizontal(id="panes"):
                 yield ChatPane(self.workspace, self.workspace.new_chat(), self._make_prompt())
             yield EnginePanel(map_colors=self._settings.map_colors, id="engine")
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
         """Begins to listen."""

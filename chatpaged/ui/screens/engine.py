@@ -8,11 +8,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from chatpaged.engine_view import EngineView
 from chatpaged.ui.widgets.chat_table import ChatTable
 from chatpaged.ui.widgets.engine_panel import EnginePanel
+from chatpaged.ui.widgets.key_line import KeyLine
 
 
 class EngineScreen(Screen[str | None]):
@@ -30,7 +30,7 @@ class EngineScreen(Screen[str | None]):
     def compose(self) -> ComposeResult:
         """The panel and the keys."""
         yield self._panel
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
         """Chats can be walked through at once."""
