@@ -308,12 +308,12 @@ class ChatpagedApp(App[None]):
             if chat_id is not None and isinstance(main, MainScreen):
                 main.run_worker(main.open_chat(chat_id), group="open")
 
+        screen.show(view)  # kept until there is room: what is seen by then may be newer
         self.push_screen(screen, close)
-        self.call_after_refresh(screen.show, view)
 
     def show_engine(self, view: EngineView) -> None:
         """The engine was looked at: its own screen shows it, if it is open."""
-        if self._engine_screen is not None and self._engine_screen.is_current:
+        if self._engine_screen is not None:
             self._engine_screen.show(view)
 
     def show_log(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from textual.events import Key
 
 from chatpaged.attachments import Expansion, attach_files
 from chatpaged.chat import ChatState
+from chatpaged.engine_view import EngineView
 from chatpaged.prompt_draft import PromptDraft
+from chatpaged.ui.screens.engine import EngineScreen
 from chatpaged.ui.screens.help import HelpScreen
+from chatpaged.ui.widgets.engine_panel import EnginePanel
 from tests.scripted_backend import ScriptedBackend
 from tests.ui.app_world import AppWorld, open_app, run
 from tests.ui.patient_pilot import SECONDS
@@ -117,5 +121,44 @@ def test_keys_of_one_burst_are_taken_in_the_order_they_were_pressed() -> None:
                 world.app.post_message(Key(key, key if len(key) == 1 else None))
             await world.until(lambda: world.chat is not first and world.pane.prompt.full_text() == "after")
             assert first.prompt.text == "before"
+
+    run(scenario())
+
+
+def test_the_engine_screen_shows_what_came_while_it_was_opened() -> None:
+    async def scenario() -> None:
+        async with open_app() as world:
+            await world.send("hi")
+            await world.until(lambda: world.main.view is not None and world.main.view.snapshot.counters["decode_tokens"] > 0)
+            view = world.main.view
+            assert view is not None
+            world.app.show_engine_screen(None)
+            world.app.show_engine(view)  # before there is any room for it
+            await world.until(lambda: isinstance(world.app.screen, EngineScreen) and bool(world.app.screen.query(EnginePanel)))
+            panel = world.app.screen.query_one(EnginePanel)
+            await world.until(lambda: not panel.has_class("-loading"))
+            figures = panel.query_one("#engine-figures")
+            await world.until(lambda: "Tokens written" in "".join(figures.render_line(y).text for y in range(figures.size.height)))
+
+    run(scenario())
+
+
+def test_what_an_engine_does_that_nobody_uses_is_seen() -> None:
+    async def scenario() -> None:
+        async with open_app() as world:
+            await world.send("hi")
+            await world.until(lambda: world.main.view is not None and not world.main._view_is_old and not world.main._is_looking)
+            look = world.workspace.look
+
+            async def later() -> EngineView | None:
+                view = await look()
+                if view is None:
+                    return None
+                counters = view.snapshot.counters | {"disk_writes": 7}
+                return replace(view, snapshot=replace(view.snapshot, counters=counters))
+
+            world.workspace.look = later  # type: ignore[method-assign]
+            tiers = world.main.query_one("#engine-tiers")
+            await world.until(lambda: "Written to disk" in "".join(tiers.render_line(y).text for y in range(tiers.size.height)))
 
     run(scenario())

@@ -39,6 +39,8 @@ from chatpaged.workspace_events import (
 )
 
 _REFRESH_SECONDS = 0.5
+_IDLE_TICKS = 4
+"""So often an engine is looked at that nobody uses: it writes blocks to the disk and brings others up meanwhile."""
 _MOST_PANES = 4
 _NO_ENGINE = "There is no engine.\nCtrl+O takes another model; every chat is kept."
 
@@ -80,6 +82,7 @@ class ChatsScreen(Screen[None]):
         self._list_is_old = True
         self._view_is_old = True
         self._is_looking = False
+        self._idle_ticks = 0
         self._unsubscribe: Callable[[], None] | None = None
 
     def on_compose(self) -> None:
@@ -280,22 +283,23 @@ class ChatsScreen(Screen[None]):
         is_busy = any(chat.is_busy for chat in self.workspace.chats.values())
         if is_busy or self._list_is_old:
             self.refresh_list()
-        # An engine that nobody uses stays as it was.
-        if (is_busy or self._view_is_old) and not self._is_looking:
+        self._idle_ticks += 1
+        if (is_busy or self._view_is_old or self._idle_ticks >= _IDLE_TICKS) and not self._is_looking:
             self.run_worker(self._look(), group="look")
 
     async def _look(self) -> None:
         """Looks at the engine: a picture at a time, never two at once."""
-        self._is_looking, self._view_is_old = True, False
+        self._is_looking, self._view_is_old, self._idle_ticks = True, False, 0
         try:
             view = await self.workspace.look()
         finally:
             self._is_looking = False
         if view is None:
             return
-        self.view = view
-        self.query_one(EnginePanel).show(view)
-        self.desk.show_engine(view)
+        if view != self.view:
+            self.view = view
+            self.query_one(EnginePanel).show(view)
+            self.desk.show_engine(view)
         for pane in self.panes:
             if pane.chat.is_busy:
                 pane.show_activity(self._reading(pane.chat, view))
