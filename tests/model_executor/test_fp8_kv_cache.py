@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from chatpaged.engine.model_executor.block_moves import BlockMoves
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVCache, Fp8KVLayout
@@ -70,3 +73,19 @@ def test_rows_of_zeros_and_of_what_is_no_number() -> None:
     numbers = codes.float() * scales
     expected = torch.tensor([[0.0, -0.0, 0.0], [1.0, torch.nan, -448.0], [torch.nan, 2.0, -1.0], [torch.nan] * 3])
     torch.testing.assert_close(numbers, expected, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_nothing_is_divided_by_a_plain_number() -> None:
+    """On CUDA that is a product with its reciprocal, which the kernels' quotients would differ from in the last place."""
+    divisors = []
+
+    class Divisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.overloadpacket is torch.ops.aten.div:
+                divisors.append(args[1])
+            return func(*args, **(kwargs or {}))
+
+    with Divisions():  # type: ignore[no-untyped-call]
+        fp8_rows(torch.ones(2, 3))
+    assert divisors
+    assert all(isinstance(divisor, torch.Tensor) for divisor in divisors)

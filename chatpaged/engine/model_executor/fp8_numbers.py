@@ -22,6 +22,7 @@ def fp8_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     numbers = rows.float()
     finite = numbers.isfinite()
     largest = numbers.abs().where(finite, 0.0).amax(-1, keepdim=True)
-    scales = (largest / LARGEST).clamp(min=LEAST_SCALE)
+    # Divided by a tensor beside it: a plain number is multiplied with its reciprocal on CUDA, which may be off in the last place.
+    scales = (largest / largest.new_full((), LARGEST)).clamp(min=LEAST_SCALE)
     codes = (numbers / scales).clamp(-LARGEST, LARGEST).where(finite, torch.nan)
     return codes.to(torch.float8_e4m3fn), scales
