@@ -23,6 +23,8 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _POINTERS = {"cu_q": "*i32", "seq_lens": "*i32", "block_table": "*i32", "slots": "*i64", "positions": "*i64"}
 _NUMBERS = {"num_seqs", "num_chunks"}
 _FLOATS = {"sinks", "partial_values", "partial_sums", "key_scales", "value_scales"}
+ONE_BY_ONE = r"cvt\.\S*bf16\.f16"
+"""Instructions from float16 to bfloat16: for each number one, of a unit that is slower than the others."""
 _ANYWHERE = {"key_scales", "value_scales"}
 
 
@@ -30,8 +32,8 @@ def compile_case(case: Case) -> dict[str, int]:
     """Compiles a kernel.
 
     Returns:
-        The shared memory of a program and the size of its code, in bytes; how often it converts FP8; and how many tiles of keys there is
-        room for in shared memory, 0 where there is nothing that would be loaded ahead.
+        The shared memory of a program and the size of its code, in bytes; how often it converts FP8, and other numbers one by one; and how
+        many tiles of keys there is room for in shared memory, 0 where there is nothing that would be loaded ahead.
     """
     itemsize = _TYPES[case.dtype].itemsize
     single = case.kernel in {"single", "split"}
@@ -102,7 +104,13 @@ def _compile(case: Case, kernel: Any, constants: dict[str, Any], options: dict[s
     )
     conversions = len(re.findall(r"cvt\.\S*e4m3x2", compiled.asm["ptx"]))
     room = [int(count) for count in re.findall(r"local_alloc : \(\) -> !ttg.memdesc<(\d+)x\d+x\d+x", compiled.asm["ttgir"])]
-    return {"shared": compiled.metadata.shared, "bytes": len(compiled.asm["cubin"]), "fp8": conversions, "ahead": max(room, default=0)}
+    return {
+        "shared": compiled.metadata.shared,
+        "bytes": len(compiled.asm["cubin"]),
+        "fp8": conversions,
+        "one by one": len(re.findall(ONE_BY_ONE, compiled.asm["ptx"])),
+        "ahead": max(room, default=0),
+    }
 
 
 def _type(name: str, case: Case) -> str:

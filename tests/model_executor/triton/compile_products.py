@@ -12,13 +12,13 @@ from triton.compiler import ASTSource
 
 from chatpaged.engine.model_executor.models import fp8_product_kernels as kernels
 from tests.model_executor.triton.compile_cases import ProductCase
-from tests.model_executor.triton.compile_kernels import is_known
+from tests.model_executor.triton.compile_kernels import ONE_BY_ONE, is_known
 
 WIDTH = 4096
 
 
 def compile_product(case: ProductCase) -> dict[str, int]:
-    """Compiles a kernel. Returns the shared memory of a program and the size of its code, in bytes, and how often it converts FP8."""
+    """Compiles a kernel. Returns the shared memory of a program and the size of its code, in bytes, and how often it converts."""
     launch = kernels.choose_launch(case.rows, WIDTH, WIDTH, 4 if case.dtype == "fp32" else 2)
     is_sum = case.kernel == "sum"
     constants = {
@@ -52,6 +52,7 @@ def compile_product(case: ProductCase) -> dict[str, int]:
         "shared": compiled.metadata.shared,
         "bytes": len(compiled.asm["cubin"]),
         "fp8": len(re.findall(r"cvt\.\S*e4m3x2", compiled.asm["ptx"])),
+        "one by one": len(re.findall(ONE_BY_ONE, compiled.asm["ptx"])),
     }
 
 

@@ -62,6 +62,7 @@ def test_compiled_ahead_of_time(job: str, capability: int, processes: Processes)
     for case, result in found.items():
         assert result["bytes"] > 0
         assert bool(result["fp8"]) == case.fp8, case
+        assert result["one by one"] == 0, case
         assert result["shared"] <= SHARED_MEMORY[capability], case
         # The next tile of keys is on its way while one is computed; of several tokens with wide heads there is that much work.
         assert result["ahead"] >= 2 or case.kernel not in {"single", "split"}, case
@@ -77,6 +78,7 @@ def test_products_compiled_ahead_of_time(job: str, processes: Processes) -> None
         assert result["bytes"] > 0
         assert result["shared"] <= LEAST_SHARED_MEMORY, case
         assert bool(result["fp8"]) == (case.kernel == "product"), case
+        assert result["one by one"] == 0, case
 
 
 @pytest.mark.parametrize("job", INTERPRETED)

@@ -43,6 +43,16 @@ def read_fp8(codes):
 
 
 @triton.jit
+def read_fp8_as(codes, kind: tl.constexpr):
+    """Codes (uint8) as numbers of a type."""
+    number = read_fp8(codes)
+    if kind == tl.bfloat16:
+        # Straight from there chips from 9.0 on go by float16, and from that with an instruction for each number, of a slow unit.
+        number = number.to(tl.float32)
+    return number.to(kind)
+
+
+@triton.jit
 def round_fp8(numbers):
     """The codes (uint8) of float32 numbers: the nearest, of two the even one; the largest for those beyond it; NaN for NaN."""
     within = tl.minimum(tl.maximum(numbers, -LARGEST), LARGEST)

@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from chatpaged.engine.model_executor.attention.fp8_kernels import read_fp8, round_fp8_heads
+from chatpaged.engine.model_executor.attention.fp8_kernels import read_fp8_as, round_fp8_heads
 from chatpaged.engine.model_executor.attention.step_rows import StepRows
 
 _LOG2_E = 1.4426950408889634
@@ -104,8 +104,8 @@ def _attend_keys(
         k = tl.load(keys + at[None, :] + key_dims[:, None], mask=stored[None, :] & (key_dims < KEY_DIM)[:, None], other=0.0)
         v = tl.load(values + at[:, None] + value_dims[None, :], mask=stored[:, None] & (value_dims < VALUE_DIM)[None, :], other=0.0)
         if FP8:
-            k = read_fp8(k).to(q.dtype)
-            v = read_fp8(v).to(q.dtype)
+            k = read_fp8_as(k, q.dtype)
+            v = read_fp8_as(v, q.dtype)
         if UPCAST:
             k = k.to(tl.float32)
         scores = tl.dot(q, k, input_precision="ieee") * scale

@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from chatpaged.engine.model_executor.attention.fp8_kernels import read_fp8
+from chatpaged.engine.model_executor.attention.fp8_kernels import read_fp8_as
 from chatpaged.engine.model_executor.attention.triton_kernels import IS_INTERPRETED, dense_rows
 
 _ENOUGH_PROGRAMS = 256
@@ -90,10 +90,9 @@ def product_kernel(
         in_part = at < end
         a = tl.load(x_row + at[None, :], mask=in_rows[:, None] & in_part[None, :], other=0.0)
         b = tl.load(code_row + at[:, None], mask=in_outputs[None, :] & in_part[:, None], other=0)
-        b = read_fp8(b)
         if UPCAST:
             a = a.to(tl.float32)
-        total = tl.dot(a, b.to(a.dtype), total, input_precision="ieee")
+        total = tl.dot(a, read_fp8_as(b, a.dtype), total, input_precision="ieee")
     in_use = in_rows[:, None] & in_outputs[None, :]
     if PARTS == 1:
         total = total * tl.load(scales + output, mask=in_outputs, other=0.0)[None, :]
@@ -145,7 +144,7 @@ class Launch:
 # By the most rows; the last for all beyond. Not tuned yet.
 _LAUNCHES = {
     16: Launch(rows=16, outputs=32, inputs=256, warps=4, stages=4),
-    32: Launch(rows=32, outputs=32, inputs=128, warps=4, stages=4),
+    32: Launch(rows=32, outputs=64, inputs=128, warps=4, stages=4),
     64: Launch(rows=64, outputs=64, inputs=128, warps=4, stages=3),
     128: Launch(rows=128, outputs=64, inputs=64, warps=8, stages=3),
 }
