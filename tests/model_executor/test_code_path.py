@@ -18,7 +18,7 @@ from gguf import quants
 
 from chatpaged.engine.config import EngineConfig
 from chatpaged.engine.model_executor.attention import choice
-from chatpaged.engine.model_executor.attention.triton_paged import fp8_device_problem
+from chatpaged.engine.model_executor.attention.triton_paged import choose_chunk, fp8_device_problem
 from chatpaged.engine.model_executor.fp8_kv_cache import Fp8KVLayout
 from chatpaged.engine.model_executor.models import code_path, native_dense, refusals, torch_path
 from chatpaged.engine.model_executor.models.code_path import CodePath, choose_code
@@ -374,3 +374,7 @@ def test_limits_agree() -> None:
     assert code_path.MAX_NATIVE_HEAD_DIM == 256
     assert native_dense.FORMATS.keys() == code_path.BYTES_PER_WEIGHT.keys()
     assert torch_path.num_threads(EngineConfig(threads=3)) == 3
+
+
+def test_chunks_of_long_contexts_are_longer_and_never_too_many() -> None:
+    assert [choose_chunk(context) for context in (20, 8192, 40_960, 65_536, 131_072, 1_010_000)] == [256, 256, 256, 256, 512, 4096]

@@ -26,7 +26,7 @@ MAX_HEAD_DIM = 256
 FP8_CAPABILITY = (8, 9)
 """The first with instructions that convert E4M3."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_MAX_CHUNKS = 64
+_MAX_CHUNKS = 256
 _MIN_CHUNK = 256
 
 
@@ -87,7 +87,8 @@ def _trial(device: torch.device, dtype: torch.dtype, fp8: bool) -> str | None:  
 def choose_chunk(max_model_len: int) -> int:
     """Keys of one chunk: the same for a sequence whatever its length and its batch mates.
 
-    Long contexts have longer chunks, as their number decides how many programs start and how much room partial results take.
+    Long contexts have longer chunks, as their number decides how much room partial results take. Chunks are to be short all the same:
+    alone, a sequence of few chunks keeps few of a card's processors busy, each of which goes over its tiles one after another.
     """
     return max(_MIN_CHUNK, 1 << (-(-max_model_len // _MAX_CHUNKS) - 1).bit_length())
 
