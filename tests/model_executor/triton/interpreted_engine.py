@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,6 +126,23 @@ def test_kernels_that_do_not_run_are_found_out(monkeypatch: pytest.MonkeyPatch) 
         triton_paged._trial.cache_clear()
         patch.setattr(triton_kernels, "write", lambda *_: None)
         assert (triton_problem(CPU, torch.float16) or "").startswith("its kernels are wrong here, by ")
+    triton_paged._trial.cache_clear()
+
+
+def test_kernels_are_tried_with_heads_as_wide_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old chips have too little shared memory for wide ones."""
+    write = triton_kernels.write
+
+    def limited(keys: torch.Tensor, *others: Any) -> None:
+        if keys.shape[-1] > 16:
+            raise RuntimeError("out of resource: shared memory, Required: 98304, Hardware limit: 65536.")
+        write(keys, *others)
+
+    triton_paged._trial.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(triton_kernels, "write", limited)
+        assert triton_problem(CPU, torch.float32) is None
+        assert "out of resource: shared memory" in (triton_problem(CPU, torch.float32, 32) or "")
     triton_paged._trial.cache_clear()
 
 

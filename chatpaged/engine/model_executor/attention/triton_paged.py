@@ -28,6 +28,7 @@ FP8_CAPABILITY = (8, 9)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_CHUNKS = 256
 _MIN_CHUNK = 256
+_TRIAL_DIM = 16
 
 
 def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0, *, fp8: bool = False) -> str | None:
@@ -45,7 +46,7 @@ def triton_problem(device: torch.device, dtype: torch.dtype, head_dim: int = 0, 
     if head_dim > MAX_HEAD_DIM:
         return f"heads of {head_dim} dimensions, more than {MAX_HEAD_DIM}"
     too_old = fp8_device_problem(device) if fp8 else None
-    return too_old if too_old is not None else _trial(device, dtype, fp8)
+    return too_old if too_old is not None else _trial(device, dtype, head_dim or _TRIAL_DIM, fp8)
 
 
 def kernels_problem(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -79,9 +80,9 @@ def fp8_device_problem(device: torch.device) -> str | None:
 
 
 @cache
-def _trial(device: torch.device, dtype: torch.dtype, fp8: bool) -> str | None:  # noqa: FBT001 - cached by place
-    """Compiles and runs the kernels, for which more is needed than Triton: a driver that fits, maybe a C compiler."""
-    return trial_problem(TritonBackend(_MIN_CHUNK).step, device, dtype, fp8=fp8)
+def _trial(device: torch.device, dtype: torch.dtype, head_dim: int, fp8: bool) -> str | None:  # noqa: FBT001 - cached by place
+    """Compiles and runs the kernels, for which more is needed than Triton: a driver that fits, shared memory, maybe a C compiler."""
+    return trial_problem(TritonBackend(_MIN_CHUNK).step, device, dtype, head_dim=head_dim, fp8=fp8)
 
 
 def choose_chunk(max_model_len: int) -> int:
