@@ -180,7 +180,9 @@ def attention_kernel(
     FP8: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Attention of one tile of rows for one KV head: grid `(tiles or sequences, kv_heads, programs)`; these share the chunks of a sequence.
+    """Attention of one tile of rows for one KV head: grid `(tiles, kv_heads, 1)`, or `(kv_heads, sequences, programs)` if SINGLE.
+
+    The programs share the chunks of a sequence.
 
     Args:
         out: `[T, heads, VALUE_DIM]`, contiguous.
@@ -224,11 +226,16 @@ def attention_kernel(
         UPCAST: multiply in float32: the interpreter takes bfloat16 for whole numbers.
     """
     TOKENS: tl.constexpr = ROWS // GROUPS
-    kv_head = tl.program_id(1)
-    sequence = tl.program_id(0)
     tile = 0
-    if not SINGLE:
-        place = sequence
+    if SINGLE:
+        # Heads of one key lie side by side: those programs are at work at about the same time.
+        kv_head = tl.program_id(0)
+        sequence = tl.program_id(1)
+        num_heads = tl.num_programs(0) * GROUPS
+    else:
+        place = tl.program_id(0)
+        kv_head = tl.program_id(1)
+        num_heads = tl.num_programs(1) * GROUPS
         sequence = 0
         after = num_seqs
         while sequence + 1 < after:
@@ -270,7 +277,6 @@ def attention_kernel(
     table = block_table + sequence.to(tl.int64) * table_stride
 
     in_out = in_use[:, None] & (value_dims < VALUE_DIM)[None, :]
-    num_heads = tl.num_programs(1) * GROUPS
     first_chunk, last_chunk, step = 0, 1, 1  # all keys at once
     if not DIRECT:
         first_chunk = begin // CHUNK + tl.program_id(2)
@@ -647,7 +653,7 @@ def attend(
         tiles = num_seqs if single else tokens // (chosen.rows // groups) + num_seqs
         # The more sequences, the fewer share one: each that finds nothing to do takes time to begin.
         programs = 1 if direct else min(chunks, max(1, chosen.programs // (tiles * kv_heads)))
-        attention_kernel[(tiles, kv_heads, programs)](
+        attention_kernel[(kv_heads, tiles, programs) if single else (tiles, kv_heads, programs)](
             out,
             partial_values,
             partial_sums,
