@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -255,6 +257,15 @@ def test_weights_of_8_bits_on_cuda(place: Place, monkeypatch: pytest.MonkeyPatch
     assert chosen(place("mixtral"), **options).advice == "use a smaller model or another --dtype"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
     assert chosen(place("llama"), **options).advice == "use a smaller model or another --dtype"
+
+
+def test_more_layers_than_tensors_are_not_thought_of_one_by_one(place: Place, tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(place("llama"), directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**12}))
+    path = chosen(directory)
+    assert (path.kind, path.reason) == ("universal", "num_hidden_layers is 1,000,000,000,000, more than there are tensors")
 
 
 def test_dense_by_name(place: Place) -> None:

@@ -188,8 +188,12 @@ def _packed(directory: Path, files: WeightFiles) -> StoredQuantization | None:
 
 
 def _dense(directory: Path, files: WeightFiles) -> tuple[DenseConfig | None, str | None]:
+    given = read_json(directory / "config.json")
+    layers = given.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > len(files.shapes):  # billions of layers would be thought of before they are missed
+        return None, f"num_hidden_layers is {layers:,}, more than there are tensors"
     try:
-        config = dense_config(read_json(directory / "config.json"))
+        config = dense_config(given)
     except ModelError as error:
         return None, str(error)
     if isinstance(config, str):
