@@ -7,6 +7,8 @@ from pathlib import Path
 
 from chatpaged.errors import InvalidRequestError
 
+MAX_BLOCK_SIZE = 4096
+"""Tokens. A sequence takes whole blocks: larger ones would take all memory for a few words."""
 DEFAULT_BLOCK_SIZE = 16
 MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -67,8 +69,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        if self.block_size < 1 or self.block_size & (self.block_size - 1):
-            raise InvalidRequestError(f"block size must be a power of two, not {self.block_size}")
+        if not 1 <= self.block_size <= MAX_BLOCK_SIZE or self.block_size & (self.block_size - 1):
+            raise InvalidRequestError(f"block size must be a power of two up to {MAX_BLOCK_SIZE:,}, not {self.block_size}: 16 suits most")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise InvalidRequestError(f"threads must be at most {MAX_THREADS}, not {self.threads}")
         if self.kv_blocks is not None and self.kv_memory is not None:

@@ -39,6 +39,7 @@ from chatpaged.ui.screens.engine import EngineScreen
 from chatpaged.ui.screens.help import HelpScreen
 from chatpaged.ui.screens.log import LogScreen
 from chatpaged.ui.screens.main import MainScreen
+from chatpaged.ui.screens.palette import Palette
 from chatpaged.ui.terminal_input import TerminalDriver
 from chatpaged.ui.widgets.prompt import Prompt
 from chatpaged.ui.widgets.prompt_area import PromptArea
@@ -334,7 +335,7 @@ class ChatpagedApp(App[None]):
     def action_command_palette(self) -> None:
         """Shows all commands; they are shown once, also where something else was opened over them."""
         if not any(isinstance(screen, CommandPalette) for screen in self.screen_stack):
-            super().action_command_palette()
+            self.push_screen(Palette())
 
     # --- copying and the end ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ParamSpec
 
+from textual.css.query import NoMatches
 from textual.dom import DOMNode, NoScreen
 from textual.widget import MountError
 from textual.worker import WorkType
@@ -46,9 +47,10 @@ async def while_attached(node: DOMNode, work: Callable[[], Coroutine[Any, Any, N
     Raises:
         NoScreen: something else than the widget has no screen.
         MountError: something cannot be put into the widget though it is in the screen.
+        NoMatches: likewise, something is not in it.
     """
     try:
         await work()
-    except (NoScreen, MountError):
+    except (NoScreen, MountError, NoMatches):
         if node.is_attached:
             raise

@@ -13,8 +13,9 @@ from chatpaged.errors import InvalidRequestError, ModelError
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block_size": 12}, "power of two, not 12"),
+        ({"block_size": 12}, "power of two up to 4,096, not 12: 16 suits most"),
         ({"block_size": 0}, "power of two"),
+        ({"block_size": 2**20}, "power of two up to 4,096, not 1048576"),
         ({"kv_blocks": 0}, "kv_blocks must be at least 1"),
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
         ({"kv_blocks": 4, "kv_memory": 1000}, "give one of them"),

@@ -218,10 +218,12 @@ def test_fp8_on_cuda(family: str, capability: tuple[int, int], place: Place, mon
     assert layout == Fp8KVLayout(num_layers=2, block_size=16, kv_heads=2, head_dim=16)
 
 
+@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(
     ("family", "options", "reason"),
     [
-        ("llama", {}, "--quantize fp8 needs CUDA, this is cpu: use --quantize int8"),
+        ("llama", {"dtype": "auto"}, "--quantize fp8 needs CUDA, this is cpu: use --quantize int8"),
+        ("llama", {}, "--quantize fp8 needs CUDA, this is cpu"),
         ("llama", {"device": torch.device("mps")}, "--quantize fp8 needs CUDA, this is mps"),
         ("mixtral", {"device": CUDA}, "--quantize fp8 needs the dense decoder, which cannot run this: MixtralForCausalLM is none of"),
         ("llama", {"device": CUDA, "code_path": "universal"}, "needs the dense decoder, which cannot run this: universal was asked for"),

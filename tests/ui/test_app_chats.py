@@ -282,3 +282,20 @@ def test_the_window_is_there_while_the_model_loads() -> None:
             assert world.contents() == ["early bird", "Hello."]
 
     run(scenario())
+
+
+def test_a_chat_that_is_typed_in_can_be_come_back_to() -> None:
+    async def scenario() -> None:
+        async with open_app(size=(160, 40)) as world:
+            await world.send("hi")
+            await world.pilot.press("f4")
+            await world.until(lambda: len(world.main.panes) == 2)
+            typed = world.chat
+            await world.type("half a thought")
+            await world.pilot.press("f4")
+            await world.until(lambda: len(world.main.panes) == 1)
+            await world.until(lambda: typed.id in world.main.query_one(Sidebar)._entries)
+            await world.main.open_chat(typed.id)
+            await world.until(lambda: world.pane.prompt.full_text() == "half a thought")
+
+    run(scenario())

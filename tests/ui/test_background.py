@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from textual.css.query import NoMatches
 from textual.dom import NoScreen
 from textual.widget import MountError
 from textual.widgets import Static
@@ -13,7 +14,7 @@ from chatpaged.ui.background import while_attached
 from tests.ui.conversations import ConversationApp, dialogue
 
 
-@pytest.mark.parametrize("error", [NoScreen("no screen"), MountError("not mounted")])
+@pytest.mark.parametrize("error", [NoScreen("no screen"), MountError("not mounted"), NoMatches("nothing")])
 def test_what_a_taken_out_widget_cannot_do_ends_its_work_and_nothing_else(error: Exception) -> None:
     async def work() -> None:
         raise error

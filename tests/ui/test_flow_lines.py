@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual.app import App, ComposeResult
 from textual.content import Content
 
 from chatpaged.markdown_pieces import parser, split_pieces
 from chatpaged.ui.widgets.code_block import coloured_lines
+from chatpaged.ui.widgets.flow import Flow
 from chatpaged.ui.widgets.flow_lines import FlowLine, tabbed_line, wrap_positions
 from chatpaged.ui.widgets.flow_tables import fair_widths
 from chatpaged.ui.widgets.markdown_lines import CodeSegment, TextSegment, render_piece
@@ -181,3 +184,31 @@ def test_what_is_near_the_view_is_laid_out_and_what_is_far_is_not() -> None:
     assert wanted([], 0, 40, 0, 0) == (0, 0)
     assert message_at(heights, 5003) == (500, 3)
     assert message_at([5], 99) == (0, 99)
+
+
+def test_a_line_that_is_exchanged_for_a_longer_one_moves_those_below() -> None:
+    async def scenario() -> None:
+        flow = Flow([FlowLine(Content(text)) for text in ("ab", "one two", "end")])
+
+        class FlowApp(App[None]):
+            def compose(self) -> ComposeResult:
+                yield flow
+
+        async with FlowApp().run_test(size=(10, 8)) as pilot:
+            await pilot.pause()
+
+            def rows() -> list[str]:
+                return [flow.render_line(y).text.rstrip() for y in range(flow.size.height)]
+
+            assert rows() == ["ab", "one two", "end"]
+            flow.exchange_line(0, FlowLine(Content("a head that wraps")))
+            await pilot.pause()
+            assert rows() == ["a head", "that wraps", "one two", "end"]
+            flow.exchange_line(0, FlowLine(Content("cd")))
+            await pilot.pause()
+            assert rows() == ["cd", "one two", "end"]
+            flow.exchange_line(1, FlowLine(Content("three")))
+            await pilot.pause()
+            assert rows() == ["cd", "three", "end"]
+
+    asyncio.run(scenario())

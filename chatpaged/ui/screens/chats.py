@@ -315,6 +315,11 @@ class ChatsScreen(Screen[None]):
             return "moved aside for another chat; goes on by itself"
         return f"reading {tokens:,} tokens: {row.percent} %" if row.state is RowState.READING else ""
 
+    def _is_typed_in(self, chat_id: str) -> bool:
+        """Whether something waits to be sent in a chat, which can be come back to then."""
+        chat = self.workspace.chats.get(chat_id)
+        return chat is not None and not chat.prompt.is_blank
+
     def refresh_list(self) -> None:
         """Lists the chats as they are now."""
         self._list_is_old = False
@@ -322,7 +327,7 @@ class ChatsScreen(Screen[None]):
         entries = [
             entry
             for entry in self.workspace.shelf.entries(self.filter_text)
-            if entry.num_messages or entry.id in in_view or entry.state is not ChatState.IDLE
+            if entry.num_messages or entry.id in in_view or entry.state is not ChatState.IDLE or self._is_typed_in(entry.id)
         ]
         self.query_one(Sidebar).show(entries, in_view)
         for pane in self.panes:

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.style import Style
 
 from chatpaged.shown_text import shown
+from chatpaged.ui.screens.closes_once import ClosesOnce
 
 ResultT = TypeVar("ResultT")
 Hint = tuple[str, str, str]
@@ -24,7 +25,7 @@ class Frame(Vertical):
     """The frame of a dialog."""
 
 
-class Dialog(ModalScreen[ResultT | None], Generic[ResultT]):
+class Dialog(ClosesOnce, ModalScreen[ResultT | None], Generic[ResultT]):
     """A screen over the one before it. Esc, or a click outside, closes it without a result."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - so declared by Textual

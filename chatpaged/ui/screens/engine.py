@@ -10,12 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from chatpaged.engine_view import EngineView
+from chatpaged.ui.screens.closes_once import ClosesOnce
 from chatpaged.ui.widgets.chat_table import ChatTable
 from chatpaged.ui.widgets.engine_panel import EnginePanel
 from chatpaged.ui.widgets.key_line import KeyLine
 
 
-class EngineScreen(Screen[str | None]):
+class EngineScreen(ClosesOnce, Screen[str | None]):
     """Everything the side panel shows, in two columns where there is room. Its result is the chat that is to be opened, if any."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "close", "Back")]

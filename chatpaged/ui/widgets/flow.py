@@ -67,7 +67,10 @@ class Flow(OneLayout):
         self.refresh(layout=self._starts[-1] != before or not self._width)
 
     def exchange_line(self, index: int, line: FlowLine) -> None:
-        """Exchanges one line for one that takes as many rows."""
+        """Exchanges one line for another, which as a rule takes as many rows."""
+        if index < len(self._starts) - 1 and line.height(self._width) != self._starts[index + 1] - self._starts[index]:
+            self.set_lines([line, *self.lines[index + 1 :]], keep=index)
+            return
         self.lines[index] = line
         if index < len(self._starts) - 1:
             for y in range(self._starts[index], self._starts[index + 1]):

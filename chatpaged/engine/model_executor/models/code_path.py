@@ -161,7 +161,7 @@ def choose_code(directory: Path, files: WeightFiles, options: EngineConfig, devi
     if options.kv_dtype == "fp8" and not_native is None:
         not_native = "--kv-dtype fp8 was asked for"
     if options.quantize == "fp8":
-        refuse_fp8_weights(options, device, dtype, not_dense or "")
+        refuse_fp8_weights(options, device, dtype, not_dense or "", could_be_int8=not_native is None)
         not_native = not_native or "--quantize fp8 was asked for"
     if not_native is None and config is not None:
         quantize, reason = _quantization(files, options)

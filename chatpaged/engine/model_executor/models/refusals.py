@@ -57,7 +57,9 @@ def refuse_fp8_kv(
         raise InvalidRequestError(f"--kv-dtype fp8 cannot be had: {problem}")
 
 
-def refuse_fp8_weights(options: EngineConfig, device: torch.device, dtype: torch.dtype, not_dense: str) -> None:
+def refuse_fp8_weights(
+    options: EngineConfig, device: torch.device, dtype: torch.dtype, not_dense: str, *, could_be_int8: bool = False
+) -> None:
     """Called where weights of 8 bits were asked for.
 
     Args:
@@ -65,6 +67,7 @@ def refuse_fp8_weights(options: EngineConfig, device: torch.device, dtype: torch
         device: where the model runs.
         dtype: type of activations.
         not_dense: why the dense decoder cannot run it, if that is so.
+        could_be_int8: weights of that type could be had.
 
     Raises:
         InvalidRequestError: they cannot be had, with the reason.
@@ -73,7 +76,7 @@ def refuse_fp8_weights(options: EngineConfig, device: torch.device, dtype: torch
     if not_dense:
         raise InvalidRequestError(f"--quantize fp8 needs the dense decoder, which cannot run this: {not_dense}")
     if device.type != "cuda" and options.attention != "triton":
-        other = ": use --quantize int8" if device.type == "cpu" else ""
+        other = ": use --quantize int8" if could_be_int8 else ""
         raise InvalidRequestError(f"--quantize fp8 needs CUDA, this is {device.type}{other}")
     problem = fp8_matrix_problem(device, dtype)
     if problem is not None:
