@@ -18,6 +18,7 @@ from chatpaged.engine import llm_engine
 from chatpaged.engine.llm_engine import LLMEngine
 from chatpaged.setting_groups import AppSettings
 from chatpaged.ui.widgets.chat_pane import ChatPane
+from chatpaged.ui.widgets.code_block import CodeBlock
 from chatpaged.ui.widgets.context_meter import ContextMeter
 from chatpaged.ui.widgets.engine_panel import EnginePanel
 from chatpaged.workspace import Workspace
@@ -129,6 +130,13 @@ async def begin(world: AppWorld, texts: list[str], *, system: str | None = None)
         chats.append(await world.send(text, wait=False))
         await world.until(lambda: world.chat.state is ChatState.WAITING)
     return chats
+
+
+@pytest.fixture(autouse=True)
+def _no_colours_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it depends on how quickly code has grown when it was coloured last."""
+
+    monkeypatch.setattr(CodeBlock, "_colour", lambda _: None)
 
 
 def test_empty(snapshot: Snapshot) -> None:
