@@ -93,6 +93,11 @@ async def settle(world: AppWorld) -> None:
     if world.main.query_one(EnginePanel).display:
         world.main._tick()
         await world.until(lambda: not world.main._is_looking)
+    for block in world.main.query(CodeBlock):  # when code was coloured last depends on how quickly it has grown
+        await world.until(lambda block=block: not block._colouring)  # type: ignore[misc]
+        block._coloured = ""
+        block._colour()
+        await world.until(lambda block=block: not block._colouring)  # type: ignore[misc]
     world.app.clear_notifications()
     for field in world.app.screen.query("Input, TextArea"):
         field.cursor_blink = False  # type: ignore[attr-defined] # both have it
@@ -107,6 +112,8 @@ def is_settled(pane: ChatPane) -> bool:
     shown = answer is None or (bool(mounted) and mounted[-1].text == answer.content)
     return (
         shown
+        and not pane.messages._busy.locked()
+        and not pane.messages._wake.is_set()
         and pane._count_timer is None
         and (pane.workspace.host.model is None or "/ 8,192" in str(pane.query_one(ContextMeter).render()))
     )
@@ -130,13 +137,6 @@ async def begin(world: AppWorld, texts: list[str], *, system: str | None = None)
         chats.append(await world.send(text, wait=False))
         await world.until(lambda: world.chat.state is ChatState.WAITING)
     return chats
-
-
-@pytest.fixture(autouse=True)
-def _no_colours_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it depends on how quickly code has grown when it was coloured last."""
-
-    monkeypatch.setattr(CodeBlock, "_colour", lambda _: None)
 
 
 def test_empty(snapshot: Snapshot) -> None:

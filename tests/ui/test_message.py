@@ -452,6 +452,23 @@ def test_what_stays_right_is_not_drawn_again_at_the_end() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_code_that_has_ended_gets_all_its_colours_while_the_answer_grows(step: int) -> None:
+    text = "First:\n\n```python\ndef f():\n    return None\n```\n\nThen more."
+
+    async def body(app: ConversationApp, pilot: Pilot[None]) -> None:
+        await app.messages.begin(message("a", "assistant", ""))
+        await pilot.pause()
+        for i in range(0, len(text), step):
+            await app.query_one(MarkdownView).grow(text[i : i + step])
+        await until(pilot, lambda: bool(app.query(CodeBlock)) and not app.query_one(CodeBlock)._colouring, "colours")
+        last = app.query_one(CodeBlock).lines[-1]
+        assert last.body.plain == "    return None"
+        assert last.body.spans
+
+    run(body)
+
+
 def test_a_stream_needs_no_widgets() -> None:
     assert PieceStream().feed("") is None
 

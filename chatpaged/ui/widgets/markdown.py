@@ -190,14 +190,15 @@ class MarkdownView(OneLayout, Vertical):
             await self._remove_from(slot, 0)
 
     async def _fit(self, index: int, segments: Sequence[Segment], *, growing: bool) -> None:
-        """Makes the widgets of a piece show these segments."""
+        """Makes the widgets of a piece show these segments. Of a piece that grows, the last one does."""
         slot = self._slots[index]
         for i, segment in enumerate(segments):
-            if i < len(slot.widgets) and _update(slot.widgets[i], segment, growing=growing):
+            grows = growing and i == len(segments) - 1
+            if i < len(slot.widgets) and _update(slot.widgets[i], segment, growing=grows):
                 self._set_gap(slot, i, segment)
                 continue
             await self._remove_from(slot, i)
-            widget = _new_widget(segment, growing=growing)
+            widget = _new_widget(segment, growing=grows)
             slot.widgets.append(widget)
             self.display = True
             self._set_gap(slot, i, segment)
