@@ -328,7 +328,7 @@ class ChatpagedApp(App[None]):
     def action_show_keys(self) -> None:
         """Shows keys and commands; closes them where they are shown."""
         if isinstance(self.screen, HelpScreen):
-            self.pop_screen()
+            self.screen.action_close()
         elif not any(isinstance(screen, HelpScreen) for screen in self.screen_stack):
             self.show_help()
 

@@ -68,13 +68,13 @@ class Flow(OneLayout):
 
     def exchange_line(self, index: int, line: FlowLine) -> None:
         """Exchanges one line for another, which as a rule takes as many rows."""
-        if index < len(self._starts) - 1 and line.height(self._width) != self._starts[index + 1] - self._starts[index]:
+        rows = range(*self._starts[index : index + 2]) if index < len(self._starts) - 1 else None
+        if rows is not None and line.height(self._width) != len(rows):
             self.set_lines([line, *self.lines[index + 1 :]], keep=index)
             return
         self.lines[index] = line
-        if index < len(self._starts) - 1:
-            for y in range(self._starts[index], self._starts[index + 1]):
-                self._strips.pop(y, None)
+        for y in rows or ():
+            self._strips.pop(y, None)
         self.refresh()
 
     # --- where it is ----------------------------------------------------------------------------------------------------
