@@ -87,7 +87,7 @@ class EngineSettings:
     )
     disk_cache: int = _setting(2 * 2**30, Size(minimum=0), "KV blocks kept on disk, so that chats of yesterday open warm; 0 keeps none.")
     block_size: int = _setting(
-        DEFAULT_BLOCK_SIZE, Number(minimum=1, whole=True, power_of_two=True), "Tokens in a KV block; a power of two."
+        DEFAULT_BLOCK_SIZE, Number(minimum=1, whole=True, power_of_two=True), "Tokens in a KV block; a power of two up to 4,096."
     )
     max_num_seqs: int = _setting(32, _COUNT, "Sequences that run at once.")
     max_batched_tokens: int | None = _setting(None, _COUNT, "Tokens a step may compute.", unset="by device")

@@ -24,7 +24,7 @@ class EngineConfig:
     """How an engine is built. None means: decided from the model and the machine when it is loaded.
 
     Attributes:
-        block_size: tokens a KV block holds; a power of two.
+        block_size: tokens a KV block holds; a power of two up to `MAX_BLOCK_SIZE`.
         kv_blocks: usable KV blocks (the null block comes on top). Excludes `kv_memory`.
         kv_memory: bytes for the KV pool. Excludes `kv_blocks`.
         memory_utilization: share of the free memory that the KV pool may take when neither of the two is given, 0 to 1.
